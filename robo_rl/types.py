@@ -104,10 +104,10 @@ class Trajectory:
             f"{where}: controller must be ({steps},), got {self.controller.shape}",
         )
         _require(self.fps > 0, f"{where}: fps must be positive, got {self.fps}")
-        for name, array, length in (("reward", self.reward, steps), ("true_progress", self.true_progress, steps + 1)):
+        for label, values, length in (("reward", self.reward, steps), ("true_progress", self.true_progress, steps + 1)):
             _require(
-                array is None or array.shape == (length,),
-                f"{where}: {name} must be ({length},), got {None if array is None else array.shape}",
+                values is None or values.shape == (length,),
+                f"{where}: {label} must be ({length},), got {None if values is None else values.shape}",
             )
 
     def __len__(self) -> int:
@@ -139,7 +139,12 @@ class RewardSignal:
         where = f"{self.model_id}: episode {self.episode_id!r}"
         length = len(self.progress)
         _require(length >= 2, f"{where}: progress needs at least two frames, got {length}")
-        shapes = {"progress": (length,), "success_prob": (length,), "tri_state": (length - 1, 3), "uncertainty": (length,)}
+        shapes = {
+            "progress": (length,),
+            "success_prob": (length,),
+            "tri_state": (length - 1, 3),
+            "uncertainty": (length,),
+        }
         for name, shape in shapes.items():
             array = getattr(self, name)
             if array is None:
