@@ -1,0 +1,128 @@
+"""The commands. Heavy imports stay inside them, so that `robo-rl --help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from robo_rl.errors import ConfigError, RoboRLError
+
+DESCRIPTION = """Improve vision-language-action policies with learned, audited rewards.
+
+A whole experiment is one YAML file:
+  robo-rl run configs/tabletop.yaml --out=runs/demo
+
+Any value of the file can be changed on the command line, with its dotted name:
+  robo-rl run configs/tabletop.yaml --rounds=3 --rollouts.episodes=500"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="robo-rl",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def add(
+        group: argparse._SubParsersAction, name: str, about: str, *, config: bool = False
+    ) -> argparse.ArgumentParser:
+        child = group.add_parser(name, help=about, description=about, allow_abbrev=False)
+        child.set_defaults(takes_overrides=config)
+        if config:
+            child.add_argument("config", type=Path, help="experiment file, e.g. configs/tabletop.yaml")
+        return child
+
+    run = add(commands, "run", "the whole loop: imitate, roll out, judge, improve, evaluate, report", config=True)
+    run.add_argument("--out", type=Path, help="run folder (default: runs/<name>)")
+
+    collect = add(commands, "collect", "record episodes of the scripted expert or of a policy", config=True)
+    collect.add_argument("--out", type=Path, required=True, help="dataset folder to write")
+    collect.add_argument("--policy", type=Path, help="policy folder; the scripted expert acts when it is not given")
+    collect.add_argument("--episodes", type=int, help="how many (default: as the experiment file says)")
+    collect.add_argument("--start", type=int, default=0, help="index of the first initial state")
+
+    train = add(commands, "train", "train a policy: imitation, or improvement with judged credit", config=True)
+    train.add_argument("--data", type=Path, action="append", required=True, help="dataset folder; may be repeated")
+    train.add_argument("--out", type=Path, required=True, help="policy folder to write")
+    train.add_argument("--policy", type=Path, help="policy folder to start from")
+    train.add_argument("--judge", type=Path, help="judge folder: credit comes from it")
+
+    reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
+    actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
+    fit = add(actions, "fit", "fit a judge to datasets", config=True)
+    fit.add_argument("--data", type=Path, action="append", required=True, help="dataset folder; may be repeated")
+    fit.add_argument("--out", type=Path, required=True, help="judge folder to write")
+    fit.add_argument("--judge", type=Path, help="judge folder to continue from")
+    fit.add_argument("--policy", type=Path, help="policy folder whose image encoder the judge starts from")
+    audit = add(actions, "audit", "try to fool a judge; exit code 1 when it fails")
+    audit.add_argument("judge", type=Path)
+    audit.add_argument("data", type=Path)
+    audit.add_argument("--out", type=Path, help="also write the result as JSON")
+    audit.add_argument("--seed", type=int, default=0)
+    score = add(actions, "score", "write a judge's opinion of every frame as a parquet table")
+    score.add_argument("judge", type=Path)
+    score.add_argument("data", type=Path)
+    score.add_argument("--out", type=Path, help="default: <data>/rewards/<judge>.parquet")
+
+    evaluate = add(commands, "eval", "success of a policy over fixed held-out initial states", config=True)
+    evaluate.add_argument("--policy", type=Path, required=True, help="policy folder")
+    evaluate.add_argument("--out", type=Path, help="write the result as JSON")
+    evaluate.add_argument("--against", type=Path, help="an earlier result: paired comparison on the same states")
+
+    report = add(commands, "report", "write report.html of a run folder again")
+    report.add_argument("run", type=Path)
+    doctor = add(commands, "doctor", "look for what is wrong with a dataset; exit code 1 when something is")
+    doctor.add_argument("data", type=Path)
+    return parser
+
+
+def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
+    from robo_rl.app import commands
+
+    return {
+        "run": commands.run,
+        "collect": commands.collect,
+        "train": commands.train,
+        "reward fit": commands.reward_fit,
+        "reward audit": commands.reward_audit,
+        "reward score": commands.reward_score,
+        "eval": commands.evaluate,
+        "report": commands.report,
+        "doctor": commands.doctor,
+    }
+
+
+def _one_thread() -> None:
+    # Two contended threads make small networks many times slower than one; parallelism is by process.
+    for name, value in (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("MKL_NUM_THREADS", "1")):
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `robo-rl`. Exit codes: 0 fine, 1 a check failed, 2 a user's mistake, 130 interrupted."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    name = " ".join(part for part in (options.command, getattr(options, "action", None)) if part)
+    try:
+        for text in rest:
+            if not options.takes_overrides or not text.startswith("--") or "=" not in text:
+                raise ConfigError(f"{name}: {text!r} is not understood; see `robo-rl {name} --help`")
+        options.overrides = rest
+        _one_thread()
+        return _commands()[name](options)
+    except RoboRLError as error:
+        print(f"robo-rl: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("robo-rl: interrupted; the same command continues", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
