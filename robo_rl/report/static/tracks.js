@@ -1,0 +1,189 @@
+"use strict";
+// The curves of one episode as one SVG: tracks above each other with a common time axis and one cursor.
+// Only numbers and fixed words are written as markup; text from the data goes through textContent elsewhere.
+class Tracks {
+  static LEFT = 30;
+  static RIGHT = 8;
+  static HEAD = 20; // the line with the track's name and its value at the cursor
+  static GAP = 10;
+
+  // onSeek(frame) is called while a pointer presses or drags.
+  constructor(holder, onSeek) {
+    this.holder = holder;
+    this.onSeek = onSeek;
+    this.episode = null;
+    this.frame = 0;
+    holder.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
+      holder.setPointerCapture(event.pointerId);
+      this.seekTo(event);
+    });
+    holder.addEventListener("pointermove", (event) => {
+      if (holder.hasPointerCapture(event.pointerId)) this.seekTo(event);
+    });
+    let width = 0;
+    new ResizeObserver(() => {
+      if (holder.clientWidth === width) return;
+      width = holder.clientWidth;
+      this.draw();
+    }).observe(holder);
+  }
+
+  show(episode) {
+    this.episode = episode;
+    this.tracks = Tracks.list(episode);
+    this.draw();
+  }
+
+  static list(episode) {
+    const tracks = [];
+    if (episode.progress || episode.truth) {
+      const lines = [];
+      if (episode.truth) lines.push({ values: episode.truth, kind: "truth", name: "true" });
+      if (episode.progress) lines.push({ values: episode.progress, kind: "progress", name: "judge" });
+      tracks.push({ name: "Progress", height: 84, lines, top: 1 });
+    }
+    if (episode.success) {
+      tracks.push({ name: "Success probability", height: 56, top: 1,
+        lines: [{ values: episode.success, kind: "success", name: "" }] });
+    }
+    if (episode.tri) tracks.push({ name: "Progressive, stagnant, regressive", height: 44, tri: episode.tri });
+    if (episode.weight) {
+      tracks.push({ name: "Sample weight", height: 48, steps: episode.weight,
+        top: Math.max(...episode.weight) * 1.05 || 1 });
+    }
+    return tracks;
+  }
+
+  x(frame) {
+    const width = this.width - Tracks.LEFT - Tracks.RIGHT;
+    return Tracks.LEFT + (width * frame) / (this.episode.frames - 1);
+  }
+
+  seekTo(event) {
+    const box = this.holder.getBoundingClientRect();
+    const inner = this.width - Tracks.LEFT - Tracks.RIGHT;
+    const share = (event.clientX - box.left - Tracks.LEFT) / inner;
+    const last = this.episode.frames - 1;
+    this.onSeek(Math.min(last, Math.max(0, Math.round(share * last))));
+  }
+
+  draw() {
+    if (!this.episode) return;
+    this.width = Math.max(this.holder.clientWidth, 200);
+    let y = 0;
+    let markup = "";
+    for (const track of this.tracks) {
+      track.y = y + Tracks.HEAD;
+      markup += this.track(track);
+      y = track.y + track.height + Tracks.GAP;
+    }
+    const bottom = y - Tracks.GAP + 4;
+    markup += this.axis(bottom);
+    markup += `<path class="cursor" d="M0 ${Tracks.HEAD - 4}V${bottom}"/>`;
+    for (const track of this.tracks) {
+      for (const line of track.lines ?? []) markup += `<circle class="mark ${line.kind}" r="3.5"/>`;
+    }
+    const height = bottom + 30;
+    const label = this.tracks.map((track) => track.name).join(", ") || "no curves";
+    this.holder.innerHTML = `<svg width="${this.width}" height="${height}" role="img" aria-label="${label}">${markup}</svg>`;
+    this.cursor = this.holder.querySelector(".cursor");
+    this.marks = [...this.holder.querySelectorAll(".mark")];
+    this.values = [...this.holder.querySelectorAll(".value")];
+    this.moveTo(this.frame);
+  }
+
+  track(track) {
+    const right = this.width - Tracks.RIGHT;
+    const bottom = track.y + track.height;
+    const name = track.tri ? this.triName() : track.name;
+    let markup = `<text class="name" x="${Tracks.LEFT}" y="${track.y - 7}">${name}</text>`;
+    markup += `<text class="value" x="${right}" y="${track.y - 7}" text-anchor="end"></text>`;
+    if (track.tri) return markup + this.bands(track);
+    const top = track.lines ? "1" : track.top.toPrecision(2);
+    markup += `<path class="grid" d="M${Tracks.LEFT} ${track.y}H${right}M${Tracks.LEFT} ${bottom}H${right}"/>`;
+    markup += `<text class="tick" x="${Tracks.LEFT - 5}" y="${track.y + 4}" text-anchor="end">${top}</text>`;
+    markup += `<text class="tick" x="${Tracks.LEFT - 5}" y="${bottom + 3}" text-anchor="end">0</text>`;
+    if (track.steps) return markup + this.stairs(track);
+    for (const line of track.lines) {
+      const points = line.values.map((value, i) => `${this.x(i).toFixed(1)} ${this.y(track, value).toFixed(1)}`);
+      markup += `<path class="curve ${line.kind}" d="M${points.join("L")}"/>`;
+    }
+    return markup;
+  }
+
+  triName() {
+    if (this.width < 340) return "Tri-state";
+    return '<tspan class="forward">progressive</tspan> · <tspan>stagnant</tspan> · <tspan class="backward">regressive</tspan>';
+  }
+
+  y(track, value) {
+    return track.y + track.height * (1 - Math.min(track.top, Math.max(0, value)) / track.top);
+  }
+
+  // A weight belongs to the step between two frames, so it is drawn as a stair.
+  stairs(track) {
+    const bottom = track.y + track.height;
+    let path = `M${this.x(0).toFixed(1)} ${bottom}`;
+    track.steps.forEach((value, i) => {
+      path += `V${this.y(track, value).toFixed(1)}H${this.x(i + 1).toFixed(1)}`;
+    });
+    return `<path class="stairs" d="${path}V${bottom}Z"/>`;
+  }
+
+  // Regressive at the bottom, stagnant in the middle, progressive on top; they sum to one.
+  bands(track) {
+    const edges = track.tri.map(([forward, still]) => [1, 1 - forward, 1 - forward - still, 0]);
+    return ["forward", "still", "backward"].map((kind, band) => {
+      let path = "";
+      edges.forEach((edge, i) => {
+        const [left, right] = [this.x(i), this.x(i + 1)];
+        const [high, low] = [edge[band], edge[band + 1]].map((value) => track.y + track.height * (1 - value));
+        path += `M${left.toFixed(1)} ${high.toFixed(1)}H${right.toFixed(1)}V${low.toFixed(1)}H${left.toFixed(1)}Z`;
+      });
+      return `<path class="band ${kind}" d="${path}"/>`;
+    }).join("");
+  }
+
+  axis(y) {
+    const seconds = (this.episode.frames - 1) / this.episode.fps;
+    const room = Math.max(2, Math.floor(this.width / 90));
+    const step = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600].find((s) => seconds / s <= room) ?? 1200;
+    let markup = `<path class="base" d="M${Tracks.LEFT} ${y}H${this.width - Tracks.RIGHT}"/>`;
+    for (let t = 0; t <= seconds + 1e-9; t += step) {
+      const anchor = t * this.episode.fps > this.episode.frames - 2 ? "end" : "middle";
+      const text = `${+t.toFixed(2)}${t === 0 ? " s" : ""}`;
+      markup += `<text class="tick" x="${this.x(t * this.episode.fps)}" y="${y + 15}" text-anchor="${anchor}">${text}</text>`;
+    }
+    return markup;
+  }
+
+  moveTo(frame) {
+    this.frame = frame;
+    if (!this.cursor) return;
+    const x = this.x(Math.min(frame, this.episode.frames - 1));
+    this.cursor.setAttribute("transform", `translate(${x.toFixed(2)} 0)`);
+    this.holder.dataset.frame = frame;
+    const step = Math.min(frame, this.episode.frames - 2);
+    let mark = 0;
+    this.tracks.forEach((track, i) => {
+      for (const line of track.lines ?? []) {
+        this.marks[mark].setAttribute("cx", x);
+        this.marks[mark].setAttribute("cy", this.y(track, line.values[frame]));
+        mark += 1;
+      }
+      this.values[i].textContent = this.reading(track, frame, step);
+    });
+  }
+
+  reading(track, frame, step) {
+    if (track.lines) {
+      return track.lines.map((line) => `${line.name} ${line.values[frame].toFixed(2)}`.trim()).reverse().join("   ");
+    }
+    if (track.steps) return track.steps[step].toFixed(2);
+    if (this.width >= 340) return track.tri[step].map((share) => share.toFixed(2)).join(" · ");
+    const names = ["progressive", "stagnant", "regressive"];
+    const most = track.tri[step].indexOf(Math.max(...track.tri[step]));
+    return `${names[most]} ${track.tri[step][most].toFixed(2)}`;
+  }
+}
