@@ -56,7 +56,7 @@ class Axes:
         x_label: str,
         x_ticks: Sequence[float],
         y_ticks: Sequence[float],
-        y_text: Callable[[float], str] = short,
+        text: tuple[Callable[[float], str], Callable[[float], str]] = (short, short),
     ) -> str:
         """Grid, ticks and the label of the x axis; the y axis is named in the heading above the chart."""
         right, low = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -64,10 +64,12 @@ class Axes:
         for tick in y_ticks:
             _, y = self.at(self.x[0], tick)
             parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{right}"/>')
-            parts.append(f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{y_text(tick)}</text>')
+            parts.append(
+                f'<text class="tick" x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{text[1](tick)}</text>'
+            )
         for tick in x_ticks:
             x, _ = self.at(tick, self.y[0])
-            parts.append(f'<text class="tick" x="{x:.1f}" y="{low + 14}" text-anchor="middle">{short(tick)}</text>')
+            parts.append(f'<text class="tick" x="{x:.1f}" y="{low + 14}" text-anchor="middle">{text[0](tick)}</text>')
         parts.append(f'<path class="base" d="M{LEFT} {low}H{right}"/>')
         return "".join(parts)
 
@@ -150,7 +152,7 @@ def calibration_chart(bins: Sequence[CalibrationBin]) -> str:
     """Reliability: predicted success across, observed success up; on the diagonal the judge is calibrated."""
     axes = Axes((0.0, 1.0), (0.0, 1.0))
     ticks = (0, 0.25, 0.5, 0.75, 1)
-    parts = [axes.frame("predicted success", ticks, ticks, percent)]
+    parts = [axes.frame("predicted success", ticks, ticks, (percent, percent))]
     parts.append(f'<path class="diagonal" d="{path([axes.at(0, 0), axes.at(1, 1)])}"/>')
     most = max((b.count for b in bins), default=1) or 1
     if len(bins) > 1:
@@ -195,7 +197,7 @@ def rounds_chart(lines: Sequence[tuple[str, str, Sequence[RoundResult]]]) -> str
     """Success after every round with whiskers, from (label, colour class, rounds)."""
     numbers = [r.round for _, _, rounds in lines for r in rounds]
     axes = Axes((min(numbers) - 0.3, max(numbers) + 0.3), (0.0, 1.0))
-    parts = [axes.frame("round", sorted(set(numbers)), (0, 0.25, 0.5, 0.75, 1), percent)]
+    parts = [axes.frame("round", sorted(set(numbers)), (0, 0.25, 0.5, 0.75, 1), (short, percent))]
     for i, (label, colour, rounds) in enumerate(lines):
         shift = 0.06 * (i - (len(lines) - 1) / 2)  # whiskers of two arms side by side, not on top of each other
         drawn: list[Point] = []

@@ -66,7 +66,7 @@ def _change(after: ArmResult | None) -> str:
 
 def _big_number(arm: ArmResult, colour: str) -> str:
     value = percent(rate(arm)) if arm.n else "not evaluated"
-    below = f"{arm.successes} of {arm.n}, interval {interval(arm.wilson_low, arm.wilson_high)}" if arm.n else ""
+    below = f"{arm.successes} of {arm.n} ({interval(arm.wilson_low, arm.wilson_high)})" if arm.n else ""
     return (
         f'<div class="big {colour}" title="{escape(rate_sentence(arm.label, arm))}"><span class="big-label">'
         f'{escape(arm.label)}</span><span class="big-value">{escape(value)}</span><small>{escape(below)}</small></div>'

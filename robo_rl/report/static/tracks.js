@@ -113,8 +113,8 @@ class Tracks {
   }
 
   triName() {
-    if (this.width < 340) return "Tri-state";
-    return '<tspan class="forward">progressive</tspan> · <tspan>stagnant</tspan> · <tspan class="backward">regressive</tspan>';
+    const stagnant = this.width < 380 ? "" : " · stagnant"; // no room on a phone: it is what the others leave
+    return `<tspan class="forward">progressive</tspan>${stagnant} · <tspan class="backward">regressive</tspan>`;
   }
 
   y(track, value) {
@@ -172,18 +172,15 @@ class Tracks {
         this.marks[mark].setAttribute("cy", this.y(track, line.values[frame]));
         mark += 1;
       }
-      this.values[i].textContent = this.reading(track, frame, step);
+      this.values[i].textContent = Tracks.reading(track, frame, step);
     });
   }
 
-  reading(track, frame, step) {
+  static reading(track, frame, step) {
     if (track.lines) {
       return track.lines.map((line) => `${line.name} ${line.values[frame].toFixed(2)}`.trim()).reverse().join("   ");
     }
     if (track.steps) return track.steps[step].toFixed(2);
-    if (this.width >= 340) return track.tri[step].map((share) => share.toFixed(2)).join(" · ");
-    const names = ["progressive", "stagnant", "regressive"];
-    const most = track.tri[step].indexOf(Math.max(...track.tri[step]));
-    return `${names[most]} ${track.tri[step][most].toFixed(2)}`;
+    return track.tri[step].map((share) => share.toFixed(2)).join(" · ");
   }
 }
