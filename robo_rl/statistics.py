@@ -197,6 +197,22 @@ def brier(probabilities: np.ndarray, labels: np.ndarray) -> Estimate:
     return Estimate(value=float(np.square(p - success).mean()), count=len(p))
 
 
+def pearson(a: np.ndarray, b: np.ndarray) -> Estimate:
+    """Pearson's r: (N,), (N,). A constant input has none.
+
+    Raises:
+        DataError: lengths that differ, values that are not finite.
+    """
+    a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if a.ndim != 1 or a.shape != b.shape:
+        raise DataError(f"a correlation needs two (N,) arrays, got {a.shape} and {b.shape}")
+    _finite(a, "value")
+    _finite(b, "value")
+    if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return Estimate(value=math.nan, count=len(a), reason="undefined (fewer than two values, or constant ones)")
+    return Estimate(value=float(np.corrcoef(a, b)[0, 1]), count=len(a))
+
+
 def _newcombe_paired(a: np.ndarray, b: np.ndarray, confidence: float) -> tuple[float, float]:
     n = len(a)
     both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))

@@ -20,7 +20,18 @@ def countdown(steps, final=0.0):
 
 
 def test_credit_imports_without_torch():
-    modules = ["kinds", "segments", "habc", "normalise", "baselines", "smoothing", "arm", "shaping", "td"]
+    modules = [
+        "kinds",
+        "segments",
+        "habc",
+        "normalise",
+        "baselines",
+        "smoothing",
+        "arm",
+        "shaping",
+        "td",
+        "critic_targets",
+    ]
     code = "import sys\n" + "\n".join(f"import robo_rl.credit.{m}" for m in modules)
     code += "\nsys.exit(any(m in sys.modules for m in ('torch', 'scipy', 'lerobot')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,6 +13,7 @@ from robo_rl.statistics import (
     brier,
     mcnemar_exact,
     paired_difference_interval,
+    pearson,
     wilson_interval,
 )
 
@@ -182,3 +183,13 @@ def test_brier_by_hand():
     assert brier(np.array([]), np.array([])).reason == "no labelled samples"
     with pytest.raises(DataError, match=r"number 0 is 1\.5"):
         brier(np.array([1.5]), np.array([1]))
+
+
+def test_pearson_by_hand():
+    # deviations -1, 0, 1 and -1, -1, 2: 3 / sqrt(2 * 6)
+    assert pearson(np.array([1.0, 2, 3]), np.array([0.0, 0, 3])).value == pytest.approx(3 / math.sqrt(12))
+    constant = pearson(np.array([1.0, 2, 3]), np.full(3, 0.1))
+    assert math.isnan(constant.value)
+    assert "constant" in constant.reason
+    with pytest.raises(DataError, match="number 1 is nan"):
+        pearson(np.array([1.0, math.nan]), np.zeros(2))
