@@ -61,6 +61,7 @@ class Tracks {
   }
 
   seekTo(event) {
+    if (!this.cursor) return;
     const box = this.holder.getBoundingClientRect();
     const inner = this.width - Tracks.LEFT - Tracks.RIGHT;
     const share = (event.clientX - box.left - Tracks.LEFT) / inner;
@@ -70,6 +71,11 @@ class Tracks {
 
   draw() {
     if (!this.episode) return;
+    if (this.tracks.length === 0) {
+      this.cursor = null;
+      this.holder.textContent = "No judge has scored this episode.";
+      return;
+    }
     this.width = Math.max(this.holder.clientWidth, 200);
     let y = 0;
     let markup = "";
@@ -160,10 +166,10 @@ class Tracks {
 
   moveTo(frame) {
     this.frame = frame;
+    this.holder.dataset.frame = frame;
     if (!this.cursor) return;
     const x = this.x(Math.min(frame, this.episode.frames - 1));
     this.cursor.setAttribute("transform", `translate(${x.toFixed(2)} 0)`);
-    this.holder.dataset.frame = frame;
     const step = Math.min(frame, this.episode.frames - 2);
     let mark = 0;
     this.tracks.forEach((track, i) => {

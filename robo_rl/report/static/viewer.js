@@ -17,7 +17,8 @@
 
   let current = -1;
   let frame = 0;
-  let url = null;
+  let wish = null; // the frame to show when the present seek is done
+  const urls = new Map();
 
   const episode = () => episodes[current];
   const lastFrame = () => episode().frames - 1;
@@ -48,14 +49,17 @@
     if (inner.right > outer.right) list.scrollLeft += inner.right - outer.right + 8;
   }
 
+  // Kept once made: the videos are small, and revoking an address that is still being opened can stall the player.
   function load() {
-    const text = byId(`video-${current}`).textContent;
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-    const old = url;
-    url = URL.createObjectURL(new Blob([bytes], { type: "video/mp4" }));
-    video.src = url;
+    if (!urls.has(current)) {
+      const text = byId(`video-${current}`).textContent;
+      const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+      urls.set(current, URL.createObjectURL(new Blob([bytes], { type: "video/mp4" })));
+    }
+    byId("video-trouble").hidden = true;
+    wish = null;
+    video.src = urls.get(current);
     video.playbackRate = speeds[0];
-    if (old) URL.revokeObjectURL(old);
   }
 
   function describe(item) {
@@ -90,16 +94,24 @@
     tracks.moveTo(value);
   }
 
-  // The middle of a frame's interval, so that rounding cannot show its neighbour.
+  // One seek at a time: while the video is busy only the last wish is kept, and granted when it is done.
   function seek(target) {
     const wanted = Math.min(lastFrame(), Math.max(0, target));
-    video.currentTime = (wanted + 0.5) / episode().fps;
     showFrame(wanted);
+    wish = wanted;
+    if (video.readyState >= 1 && !video.seeking) grant();
+  }
+
+  // The middle of a frame's interval, so that rounding cannot show its neighbour.
+  function grant() {
+    if (wish === null) return;
+    video.currentTime = (wish + 0.5) / episode().fps;
+    wish = null;
   }
 
   function follow() {
     if (video.paused) return;
-    showFrame(frameAt(video.currentTime));
+    if (wish === null && !video.seeking) showFrame(frameAt(video.currentTime));
     requestAnimationFrame(follow);
   }
 
@@ -126,7 +138,10 @@
   video.addEventListener("loadedmetadata", () => {
     video.style.aspectRatio = `${video.videoWidth} / ${video.videoHeight}`;
     video.playbackRate = speeds[0];
+    grant();
   });
+  video.addEventListener("seeked", grant);
+  video.addEventListener("error", () => { byId("video-trouble").hidden = false; });
   video.addEventListener("click", toggle);
   byId("play").addEventListener("click", toggle);
   byId("speed").addEventListener("click", nextSpeed);
