@@ -1,0 +1,91 @@
+"""The documents say what the code does: commands, keys and defaults, links, make targets."""
+
+import argparse
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from robo_rl.app.cli import _parser
+from robo_rl.app.config import RunConfig, dump_config
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+COMMAND_LINES = re.findall(r"^robo-rl .+$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def leaves(tree: dict, prefix: str = "") -> dict[str, object]:
+    """Dotted key -> default. Sections are followed; free mappings (`options`) are values."""
+    found: dict[str, object] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            found |= leaves(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def test_every_key_of_an_experiment_is_described_with_its_default():
+    rows = re.findall(r"^\| `([a-z_.]+)` \| `([^`]*)` \|", (ROOT / "docs" / "config.md").read_text(), re.MULTILINE)
+    described = {key: yaml.safe_load(value) for key, value in rows}
+    actual = {
+        key: value for key, value in leaves(dump_config(RunConfig())).items() if not key.startswith("update.trainer")
+    }
+    wrong = {
+        key: f"docs/config.md says {described.get(key, 'nothing')!r}, the code {actual.get(key, 'has no such key')!r}"
+        for key in described.keys() | actual.keys()
+        if key not in described or key not in actual or described[key] != actual[key]
+    }
+    assert not wrong, "\n".join(f"{key}: {text}" for key, text in sorted(wrong.items()))
+
+
+def test_imitation_and_update_are_trained_with_the_same_keys():
+    # docs/config.md describes them once
+    types = {field.name: field.type for field in dataclasses.fields(RunConfig)}
+    assert types["imitation"] == "TrainerConfig"
+    trained = dump_config(RunConfig())
+    assert trained["imitation"].keys() == trained["update"]["trainer"].keys()
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES)
+def test_the_commands_of_the_readme_are_understood(line):
+    options, rest = _parser().parse_known_args(line.split()[1:])
+    assert rest == []
+    config = getattr(options, "config", None)
+    assert config is None or (ROOT / config).is_file()
+
+
+def commands(parser: argparse.ArgumentParser, prefix: str = "") -> set[str]:
+    """Names of all commands that a parser offers, those of a group with the group's name."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        return {prefix.strip()}
+    children = [item for group in groups for item in group.choices.items()]
+    return {name for key, child in children for name in commands(child, f"{prefix} {key}")}
+
+
+def test_every_command_has_an_example_in_the_readme():
+    shown = {" ".join(re.findall(r"^robo-rl (reward \w+|\w+)", line)) for line in COMMAND_LINES}
+    assert shown == commands(_parser())
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_named_files_exist(path):
+    text = path.read_text()
+    linked = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if not target.startswith("http")]
+    for target in linked:
+        assert (path.parent / target).exists(), f"{path.name} links to {target}"
+    named = re.findall(
+        r"`((?:robo_rl|reward_models|sims|configs|docs|tests|scripts)/[\w/.]+\.(?:py|md|yaml|sh))`", text
+    )
+    for target in named:
+        assert (ROOT / target).exists(), f"{path.name} names {target}"
+
+
+def test_make_targets_that_documents_name_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in DOCUMENTS:
+        named = re.findall(r"`make ([a-z-]+)", path.read_text())
+        assert set(named) <= targets, f"{path.name} names make targets that do not exist"
