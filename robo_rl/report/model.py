@@ -3,6 +3,7 @@
 The report is a function of this data alone, so it can be drawn again without the datasets or the policies.
 A number that does not exist (a correlation of a constant, a mean over no successes) is None, never 0, and
 `undefined` on the same object may give the reason: {"mean_success_steps": "no episode succeeded"}.
+Every interval is a 95 % interval: the page says so.
 """
 
 from __future__ import annotations
