@@ -222,6 +222,21 @@ def test_dragging_moves_through_the_episode(page: Page) -> None:
     assert shown_frame(page) == 30
 
 
+def test_of_many_seeks_at_once_the_last_is_shown(page: Page) -> None:
+    # twenty wishes in one task: the first starts a seek, and only the last may be granted after it
+    page.evaluate(
+        """() => {
+          const scrub = document.getElementById("scrub");
+          for (let frame = 1; frame <= 20; frame += 1) {
+            scrub.value = frame;
+            scrub.dispatchEvent(new Event("input"));
+          }
+        }"""
+    )
+    settle(page)
+    assert (cursor_frame(page), shown_frame(page)) == (20, 20)
+
+
 def test_the_values_beside_the_curves_are_those_of_the_frame(page: Page, data: ReportData) -> None:
     page.mouse.click(*point_of(page, 23))
     shown = page.locator("#tracks .value").all_text_contents()
