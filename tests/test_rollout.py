@@ -28,11 +28,13 @@ HORIZON = 12
 class Slider:
     """A point on a line from -1 to 1 that must reach 0.5 and falls off at -1.
 
-    Faults by index: `raises` in its third step, `breaks` when it begins, `dies` takes its process along.
+    Faults by index: `raises` in its third step (and is of no use afterwards), `blind` after its third step,
+    `breaks` when it begins, `dies` takes its process along.
     """
 
     size: int = 4
     raises: tuple[int, ...] = ()
+    blind: tuple[int, ...] = ()
     breaks: tuple[int, ...] = ()
     dies: tuple[int, ...] = ()
     slow: tuple[int, ...] = ()
@@ -52,9 +54,10 @@ class SliderWorld:
     def __init__(self, config: Slider) -> None:
         self.config = config
         self.task, self.instruction = "", ""
+        self.broken = False
 
     def begin(self, seed: int, index: int) -> None:
-        if index in self.config.breaks:
+        if index in self.config.breaks or self.broken:
             raise RuntimeError("no such state")
         self.index, self.steps = index, 0
         self.position = np.random.default_rng([seed, index]).uniform(-0.8, 0.2, size=2)
@@ -66,6 +69,7 @@ class SliderWorld:
             time.sleep(0.02)
         self.steps += 1
         if self.steps == 3 and self.index in self.config.raises:
+            self.broken = True
             raise RuntimeError("the simulation diverged")
         if self.steps == 3 and self.index in self.config.dies:
             os._exit(3)
@@ -88,6 +92,8 @@ class SliderWorld:
         return Observation(images=images, state=self.state(), instruction=self.instruction)
 
     def state(self) -> np.ndarray:
+        if self.steps == 3 and self.index in self.config.blind:
+            raise OSError("the camera is gone")
         return self.position.astype(np.float32)
 
     def true_progress(self) -> float:
@@ -120,7 +126,7 @@ class DriverActor:
         self.calls = 0
 
     def begin(self, worlds: list[World], rngs: list[np.random.Generator]) -> None:
-        self.rngs, self.batches = rngs, [[] for _ in rngs]
+        self.rngs, self.batches, self.dim = rngs, [[] for _ in rngs], worlds[0].action_dim
 
     def act(self, slots: list[int], observations: list[Observation]) -> np.ndarray:
         if self.calls == self.config.fails_at:
@@ -129,11 +135,11 @@ class DriverActor:
         # The mean over the batch makes an action depend on who else is in it, as a batched network's last
         # digits do: a batch put together differently shows in the results.
         together = np.mean([observation.state[0] for observation in observations])
-        actions = np.empty((len(slots), self.config.chunk, 2), dtype=np.float32)
+        actions = np.empty((len(slots), self.config.chunk, self.dim), dtype=np.float32)
         for row, slot in enumerate(slots):
             self.batches[slot].append(len(slots))
             actions[row] = self.config.velocity + 1e-3 * together
-            actions[row] += self.config.noise * self.rngs[slot].standard_normal((self.config.chunk, 2))
+            actions[row] += self.config.noise * self.rngs[slot].standard_normal((self.config.chunk, self.dim))
             if self.needs_images:
                 assert set(observations[row].images) == {"front", "wrist"}
         if self.config.nan:
@@ -358,6 +364,15 @@ def test_a_world_that_raises_aborts_its_episode_only(workers: int) -> None:
     assert [t.index for t in episodes] == list(range(7))
 
 
+@pytest.mark.parametrize("record", [None, RecordConfig(true_progress=True)])
+def test_a_step_that_cannot_be_observed_is_left_out(record: RecordConfig | None) -> None:
+    # The third action was executed, but what it led to was never seen: two steps, three observations.
+    episode = run(world=Slider(blind=(1,)), actor=Driver(noise=0.0), record=record)[1]
+    assert episode.note.startswith("aborted in observe after 3 steps: OSError: the camera is gone")
+    assert (len(episode), len(episode.state), len(episode.reward)) == (2, 3, 2)
+    assert record is None or len(episode.true_progress) == 3
+
+
 def test_a_world_that_cannot_begin_is_left_out_and_counted() -> None:
     rollout = collect(Slider(breaks=(4,)), Driver(), seed=3, indices=range(7), group_size=3)
     assert [t.index for t in rollout] == [0, 1, 2, 3, 5, 6]
@@ -532,3 +547,22 @@ def test_consecutive_groups_are_consecutive_indices() -> None:
     first = [int(t.note.removeprefix("batches ").split(",")[0]) for t in run(indices=range(10, 20), group_size=4)]
     assert first == [4] * 8 + [2] * 2
     assert all(b - a == 1 for a, b in pairwise(t.index for t in run(indices=range(10, 20), group_size=4)))
+
+
+# The same on the real tabletop
+
+
+def test_the_tabletop_is_the_same_for_any_number_of_workers_and_replays_larger() -> None:
+    from sims.tabletop import TabletopConfig
+
+    world, actor = TabletopConfig(size=16, horizon=6), Driver(velocity=0.0, needs_images=True, noise=0.6)
+    settings = {"indices": range(4), "group_size": 2, "record": RecordConfig(true_progress=True)}
+    settings["disturbance"] = Disturbance(scale=(0.2, 0.2, 0.2, 0.0))
+    alone = run(world, actor, **settings)
+    assert_same(alone, run(world, actor, **settings, workers=2))
+    assert_same(alone, run(world, actor, **settings, workers=1))
+    larger = replay(replace(world, size=48), alone[1], disturbance=settings["disturbance"])
+    assert larger.images["wrist"].shape == (len(alone[1]) + 1, 48, 48, 3)
+    np.testing.assert_array_equal(larger.state, alone[1].state)
+    with pytest.raises(DataError, match="leaves the recording"):
+        replay(world, alone[1])

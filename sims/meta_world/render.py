@@ -11,13 +11,13 @@ from __future__ import annotations
 import atexit
 import copy
 import importlib
-import os
 from typing import Any
 
 import mujoco
 import numpy as np
 
 from robo_rl.errors import ConfigError
+from sims.gl import ensure_gl
 
 CAMERAS = ("topview", "corner", "corner2", "corner3", "corner4", "behindGripper", "gripperPOV")
 # From its own place corner2 shows the room more than the task. lerobot moves it here, as the Meta-World paper's
@@ -133,18 +133,16 @@ def painter(task: str, size: int, model: Any) -> Painter:
 
 
 def _gl_context(size: int) -> Any:
-    """A GL context of the back-end in MUJOCO_GL, EGL by default.
+    """A GL context of the back-end that draws on this machine. Raises ConfigError where none does.
 
-    `mujoco.GLContext` is fixed when mujoco is imported, perhaps by the library before us; the modules are not.
+    `mujoco.GLContext` is fixed when mujoco is imported, perhaps by the library before us; its modules are not.
     """
-    backend = os.environ.setdefault("MUJOCO_GL", "egl").lower()
+    backend = ensure_gl().lower()
     try:
-        return importlib.import_module(f"mujoco.{backend}").GLContext(size, size)
+        context = importlib.import_module(f"mujoco.{backend}").GLContext if backend else mujoco.GLContext
+        return context(size, size)
     except (ImportError, AttributeError, RuntimeError) as error:
-        raise ConfigError(
-            f"no image can be drawn with MUJOCO_GL={backend} ({error}); install libegl1 and libgl1-mesa-dri, "
-            "or libosmesa6 and set MUJOCO_GL=osmesa"
-        ) from error
+        raise ConfigError(f"metaworld: no image can be drawn with MUJOCO_GL={backend} ({error})") from error
 
 
 def _forget() -> None:
