@@ -126,6 +126,17 @@ def test_masked_frames_teach_nothing():
     assert np.abs(fit_critics(features, opened, episode, FAST, seed=3).predict(features)[0] - before[0]).max() > 0.01
 
 
+def test_the_units_of_features_do_not_matter(chain):
+    # standardised inputs: metres or millimetres, the critics say the same (up to float32 rounding)
+    features, arrays, episode = chain
+    config = replace(FAST, steps=20)
+    _, plain = fit_critics(features, arrays, episode, config).predict(features)
+    other = (features * 1000 + 3).astype(np.float32)
+    _, rescaled = fit_critics(other, arrays, episode, config).predict(other)
+    np.testing.assert_allclose(plain, rescaled, atol=0.05)
+    assert plain.std() > 1
+
+
 def test_same_seed_same_critics(chain):
     features, arrays, episode = chain
     first, again, other = (fit_critics(features, arrays, episode, FAST, seed=s).predict(features) for s in (5, 5, 6))
