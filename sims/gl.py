@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from robo_rl.errors import ConfigError
 
@@ -52,6 +53,22 @@ def ensure_gl(probe: Callable[[str], bool] | None = None) -> str:
         "no OpenGL back-end can draw (tried egl, osmesa, glfw); on Debian or Ubuntu install one with "
         "'apt-get install libegl1 libgl1-mesa-dri' or 'apt-get install libosmesa6'"
     )
+
+
+def load_mujoco() -> None:
+    """Choose a back-end, then import mujoco. Without a back-end all but drawing works, so that is no error yet.
+
+    Raises ConfigError when MUJOCO_GL names a back-end whose library is missing: mujoco cannot even be imported then.
+    """
+    with suppress(ConfigError):
+        ensure_gl()
+    try:
+        import mujoco  # noqa: F401
+    except (AttributeError, ImportError, RuntimeError) as error:
+        raise ConfigError(
+            f"mujoco cannot be imported with MUJOCO_GL={os.environ.get('MUJOCO_GL', '')!r} ({error}); "
+            "unset it and a back-end that draws is chosen"
+        ) from error
 
 
 def has_display() -> bool:

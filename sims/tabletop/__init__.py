@@ -1,14 +1,11 @@
 """A light tabletop in MuJoCo: seven-joint arm, cubes, pads and a bowl; language-conditioned tasks."""
 
-from contextlib import suppress
+# ruff: noqa: E402  the OpenGL back-end is chosen before mujoco can be imported
 
-from robo_rl.errors import ConfigError
-from sims.gl import ensure_gl
+from sims.gl import load_mujoco
 
-with suppress(ConfigError):  # without a back-end everything but drawing works; drawing raises it again
-    ensure_gl()
+load_mujoco()
 
-# MuJoCo reads MUJOCO_GL when it is imported, so these come after the choice.
 from sims.tabletop.config import TabletopConfig
 from sims.tabletop.expert import ExpertConfig, ScriptedExpert
 from sims.tabletop.failures import ImperfectionConfig

@@ -188,6 +188,9 @@ class PickAndPlace:
         goal = self._above_goal(moment, self._manner.carry)
         whole = float(np.hypot(*(goal - self._origin)[:2]))
         across = float(np.hypot(*(goal - moment.gripper)[:2]))
+        if self._script.has("drop") and "drop" not in self.happened and across < (1.0 - self._script.fraction) * whole:
+            self.happened.add("drop")
+            return moment.gripper, "drop"
         if across < (1.0 - self._script.fraction) * whole:
             if self._undo:
                 self._undo = False
@@ -196,10 +199,12 @@ class PickAndPlace:
             if self._script.has("stop_short"):
                 self.happened.add("stop_short")
                 return moment.gripper, "rest"
-            if self._script.has("drop"):
-                self.happened.add("drop")
-                self._fingers = OPEN
         return goal, "lower" if across < 0.012 or self._age > 2 * _PATIENCE else None
+
+    def _drop(self, moment: Moment) -> tuple[np.ndarray, str | None]:
+        """Lets go without moving, so that the cube falls straight down, and then goes on as if it had it."""
+        self._fingers = OPEN
+        return moment.gripper, "carry" if self._age >= 3 else None
 
     def _return(self, moment: Moment) -> tuple[np.ndarray, str | None]:
         target = np.array([*self._origin[:2], self._manner.carry])
@@ -328,7 +333,7 @@ class Push:
         if self._beside:
             return self._push_beside(target, share)
         if self._script.has("drop") or self._script.has("stop_short"):
-            if share > self._script.fraction:
+            if share > 0.7 * self._script.fraction:
                 self.happened.add("stop_short")
                 return moment.gripper, "rest"
         elif self._undo and share > self._script.fraction:
@@ -345,7 +350,7 @@ class Push:
             self.happened.add("miss")
             return target, "rest" if share > 0.95 or self._age > 2 * _PATIENCE else None
         self.happened.add("regrasp")
-        if share > self._script.fraction:
+        if share > self._script.fraction or self._age > _PATIENCE // 2:
             self._beside = False
             return target, "over"
         return target, None

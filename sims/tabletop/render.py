@@ -23,13 +23,26 @@ _MAX_GEOMS = 200
 def _gl_context(pid: int) -> Any:
     """The OpenGL context of this process (`pid` keeps a forked child from using its parent's)."""
     ensure_gl()
+    name = os.environ.get("MUJOCO_GL", "")
     try:
-        return mujoco.GLContext(8, 8)
+        # Not mujoco.GLContext: that was settled when mujoco was first imported, perhaps before the choice.
+        match name.lower():
+            case "egl":
+                from mujoco.egl import GLContext
+            case "osmesa":
+                from mujoco.osmesa import GLContext
+            case "glfw":
+                from mujoco.glfw import GLContext
+            case _:
+                GLContext = mujoco.GLContext
+        return GLContext(8, 8)
     except Exception as error:
-        name = os.environ.get("MUJOCO_GL") or "unset"
-        raise ConfigError(
-            f"MUJOCO_GL is {name!r} and cannot open an OpenGL context ({error}); unset it and robo_rl chooses one"
-        ) from error
+        raise _cannot_draw(error) from error
+
+
+def _cannot_draw(error: Exception) -> ConfigError:
+    name = os.environ.get("MUJOCO_GL") or "unset"
+    return ConfigError(f"MUJOCO_GL is {name!r} and that back-end cannot draw ({error}); set it to egl or osmesa")
 
 
 class Painter:
@@ -56,7 +69,10 @@ class Painter:
         fine = size > 128
         quality.shadowsize, quality.offsamples = 0, 4 if fine else 0
         quality.numslices, quality.numstacks, quality.numquads = (24, 12, 1) if fine else (8, 4, 1)
-        return mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50)
+        try:
+            return mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50)
+        except mujoco.FatalError as error:  # a window system without a window
+            raise _cannot_draw(error) from error
 
     def draw(self, data: mujoco.MjData, camera: str) -> np.ndarray:
         """uint8 (size, size, 3), RGB, row 0 at the top; a new array."""

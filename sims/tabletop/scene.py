@@ -84,7 +84,7 @@ def _hand() -> str:
       <inertial mass=".73" pos="0 0 .03" diaginertia=".001 .0025 .0017"/>
       <geom class="robot" type="box" pos="0 0 .03" size=".02 .09 .03" rgba=".93 .93 .95 1"/>
       <site name="grip" pos="0 0 .1034" size=".004" rgba="0 0 0 0"/>
-      <camera name="wrist" pos=".075 0 -.005" xyaxes="0 1 0 .96 0 .28" fovy="78"/>
+      <camera name="wrist" pos=".085 0 .025" xyaxes="0 1 0 .94 0 .34" fovy="82"/>
       {_finger("left", "1 0 0 0")}{_finger("right", "0 0 0 1")}
     </body>"""
 
@@ -153,7 +153,7 @@ def _table() -> str:
     x, half_x = (TABLE_X[0] + TABLE_X[1]) / 2, (TABLE_X[1] - TABLE_X[0]) / 2
     return f"""
     <geom name="table" class="object" type="box" size="{half_x} {TABLE_Y} .05" pos="{x} 0 -.05" rgba=".66 .60 .52 1"/>
-    <geom class="ghost" type="box" size="2 2 .01" pos="0 0 -.5" rgba=".22 .25 .30 1"/>{_strips()}"""
+    <geom class="ghost" type="box" size="9 9 .01" pos="0 0 -.5" rgba=".22 .25 .30 1"/>{_strips()}"""
 
 
 def scene_xml(cubes: tuple[str, ...], pads: tuple[str, ...], bowls: tuple[str, ...]) -> str:
@@ -168,6 +168,7 @@ def scene_xml(cubes: tuple[str, ...], pads: tuple[str, ...], bowls: tuple[str, .
   <compiler angle="radian" autolimits="true"/>
   <option timestep="{TIMESTEP}" integrator="implicitfast" cone="elliptic" impratio="10" iterations="20"
     ls_iterations="20"/>
+  <statistic extent="1" center="0 0 .1"/>
   <visual>
     <headlight ambient=".45 .45 .45" diffuse=".45 .45 .45" specular="0 0 0"/>
     <map znear=".02" zfar="30"/>
@@ -181,7 +182,7 @@ def scene_xml(cubes: tuple[str, ...], pads: tuple[str, ...], bowls: tuple[str, .
   </default>
   <worldbody>
     <light pos=".4 -.3 2" dir="-.2 .15 -1" castshadow="false" diffuse=".45 .45 .45" specular="0 0 0"/>
-    <camera name="front" pos=".66 0 .56" xyaxes="0 1 0 -.60 0 .80" fovy="46"/>{_table()}{_arm(_hand())}{objects}
+    <camera name="front" pos=".56 0 .62" xyaxes="0 1 0 -.67 0 .74" fovy="50"/>{_table()}{_arm(_hand())}{objects}
   </worldbody>
   <tendon>
     <fixed name="fingers"><joint joint="left_finger" coef=".5"/><joint joint="right_finger" coef=".5"/></fixed>
