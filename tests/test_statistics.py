@@ -138,6 +138,11 @@ def test_bootstrap_weighs_clusters_by_their_size():
     # clusters 0 (three values of 1) and 1 (one value of 0): mean .75; a draw is 1, .75 or 0 at 1:2:1
     interval = bootstrap_mean_interval(np.array([1.0, 1, 1, 0]), np.array([7, 7, 7, 9]), rng=np.random.default_rng(0))
     assert (interval.value, interval.low, interval.high) == (0.75, 0, 1)
+    # the middle half of the draws holds one of each: .75, not the mean .5 of the two clusters' means
+    middle = bootstrap_mean_interval(
+        np.array([1.0, 1, 1, 0]), np.array([7, 7, 7, 9]), 0.3, rng=np.random.default_rng(0)
+    )
+    assert (middle.low, middle.high) == (0.75, 0.75)
 
 
 def test_bootstrap_of_nothing_and_of_one_cluster():
