@@ -229,8 +229,10 @@ def test_the_batch_holds_the_running_episodes_of_the_group_only() -> None:
 def test_the_actor_generator_is_a_function_of_seed_and_index() -> None:
     # Alone in its group and with no velocity, the first action is 0.3 x the first draw (plus 1e-3 x state).
     (episode,) = run(actor=Driver(velocity=0.0), indices=[5], group_size=1)
-    expected = 0.3 * episode_rng(3, 5, 0).standard_normal((3, 2)) + 1e-3 * episode.state[0, 0]
+    expected = 0.3 * np.random.default_rng([3, 5, 0]).standard_normal((3, 2)) + 1e-3 * episode.state[0, 0]
     np.testing.assert_allclose(episode.actions[:3], np.clip(expected, -1, 1), atol=1e-6)
+    draws = [episode_rng(*key).random() for key in ((3, 5, 0), (3, 5, 1), (3, 6, 0), (4, 5, 0))]
+    assert len(set(draws)) == 4  # seed, index and stream all matter
 
 
 # What a trajectory holds
@@ -442,8 +444,16 @@ def test_leaving_early_ends_the_workers_and_the_shared_memory() -> None:
     np.testing.assert_array_equal(first.images["front"], frames)
     after = set(Path("/dev/shm").iterdir()) if Path("/dev/shm").exists() else set()
     assert not {path.name for path in after - before if path.name.startswith("psm_")}
-    # At most 2 x 2 groups of 2 were handed out ahead of the first group's reader: not the forty episodes.
-    assert rollout.stats.episodes <= 2 * (1 + 4)
+
+
+def test_a_slow_reader_does_not_fill_the_memory() -> None:
+    rollout = collect(Slider(), Driver(), seed=3, indices=range(60), group_size=2, workers=2, record=RecordConfig())
+    for _ in range(8):
+        next(rollout)
+        time.sleep(0.05)  # time enough for the workers to finish what they were given
+    rollout.close()
+    # Reading group 3 (counted from 0) of two, with 2 x 2 groups handed out ahead: groups 0 to 6 at most.
+    assert rollout.stats.episodes <= 2 * (3 + 4)
 
 
 def test_interrupting_ends_everything_at_once() -> None:

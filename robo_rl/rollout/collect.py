@@ -144,12 +144,14 @@ def _run(
     settings = {"seed": plan.seed, "record": plan.record, "disturbance": plan.disturbance}
     book = _Book(plan, stats, progress)
     if plan.workers:
-        pool = WorkerPool(_pickled(make_world, make_actor, settings), plan.groups, workers=plan.workers, seed=plan.seed)
+        payload = _pickled(make_world, make_actor, len(plan.groups[0]), settings)
+        pool = WorkerPool(payload, plan.groups, workers=plan.workers, seed=plan.seed)
         stats.workers = pool.num_workers
         yield from pool.run(book.enter)
         return
     runner = GroupRunner(make_world, make_actor, buffer=(buffer := LocalFrames()), **settings)  # type: ignore[arg-type]
     try:
+        runner.prepare(len(plan.groups[0]))
         for indices in plan.groups:
             with single_torch_thread():
                 result = runner.run(indices)
@@ -158,7 +160,7 @@ def _run(
         runner.close()
 
 
-def _pickled(make_world: MakeWorld, make_actor: MakeActor, settings: Mapping[str, object]) -> bytes:
+def _pickled(make_world: MakeWorld, make_actor: MakeActor, group_size: int, settings: Mapping[str, object]) -> bytes:
     for name, make in (("make_world", make_world), ("make_actor", make_actor)):
         try:
             pickle.dumps(make)
@@ -167,7 +169,7 @@ def _pickled(make_world: MakeWorld, make_actor: MakeActor, settings: Mapping[str
                 f"rollout: {name} cannot be sent to a worker process ({error}); "
                 "use a module's function or a frozen dataclass with __call__, or workers=0"
             ) from error
-    return pickle.dumps((make_world, make_actor, dict(settings)))
+    return pickle.dumps((make_world, make_actor, group_size, dict(settings)))
 
 
 class _Book:

@@ -105,6 +105,11 @@ class GroupRunner:
         self._spec: FrameSpec | None = None
         self._views: dict[str, np.ndarray] = {}
 
+    def prepare(self, size: int) -> None:
+        """Build the worlds of a group of `size` now, so that their cost is start-up and not an episode's."""
+        for slot in range(size):
+            self._world(slot)
+
     def run(self, indices: Sequence[int]) -> GroupResult:
         """Run the episodes of one group to their ends.
 

@@ -84,8 +84,9 @@ def run_worker(connection: Connection, payload: bytes) -> None:
     """Main function of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     try:
-        make_world, make_actor, settings = pickle.loads(payload)
+        make_world, make_actor, group_size, settings = pickle.loads(payload)
         runner = GroupRunner(make_world, make_actor, buffer=SharedFrames(connection), **settings)
+        runner.prepare(group_size)
         connection.send(("ready",))
         while (message := connection.recv()) is not None:
             with single_torch_thread():
