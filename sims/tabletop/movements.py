@@ -37,7 +37,7 @@ class Manner:
         return Manner(
             speed=float(rng.uniform(low, speed)),
             hover=0.09 + jitter * float(rng.uniform(-0.01, 0.02)),
-            carry=CARRY_HEIGHT + jitter * float(rng.uniform(-0.005, 0.025)),
+            carry=CARRY_HEIGHT + jitter * float(rng.uniform(-0.01, 0.015)),
             grasp_offset=jitter * rng.uniform(-0.004, 0.004, 2),
             place_offset=jitter * rng.uniform(-0.006, 0.006, 2),
         )
@@ -121,6 +121,10 @@ class PickAndPlace:
             self._enter(arrived)
         return target, self._fingers
 
+    def _slack(self) -> float:
+        """Tolerances grow while a phase lasts: a disturbed hand may never be as near as an undisturbed one."""
+        return 1.0 + 0.12 * self._age
+
     def _enter(self, phase: str) -> None:
         self._phase, self._age = phase, 0
 
@@ -129,7 +133,7 @@ class PickAndPlace:
         held, done = moment.holds(self._task.cube), placed(self._task, moment)
         if self._phase in ("lift", "carry", "lower", "return", "put_down") and not held:
             self._enter("retreat" if done else "hover")
-        elif self._phase == "rest" and not done:
+        elif self._phase in ("retreat", "rest") and not done:
             self._enter("hover")
 
     # Phases: each gives a target and the name of the next phase, or None to go on
@@ -156,12 +160,13 @@ class PickAndPlace:
         cube = moment.positions[self._task.cube]
         target = np.array([*(cube[:2] + self._grasp_offset()), max(cube[2], 0.02)])
         off = np.abs(target - moment.gripper)
-        if off[:2].max() > 0.03 and not self._script.blind:
-            self._enter("hover")
-        arrived = off[:2].max() < 0.012 and off[2] < 0.01
+        if off[:2].max() > 0.06 and not self._script.blind:
+            return target, "hover"
+        arrived = off[:2].max() < 0.012 * self._slack() and off[2] < 0.01 * self._slack()
         if arrived or self._age > _PATIENCE:
             self._point, self._origin = target, cube.copy()
             return target, "close"
+        target[2] += self._manner.hover * _funnel(off[:2].max())
         return target, None
 
     def _close(self, moment: Moment) -> tuple[np.ndarray, str | None]:
@@ -188,7 +193,8 @@ class PickAndPlace:
         goal = self._above_goal(moment, self._manner.carry)
         whole = float(np.hypot(*(goal - self._origin)[:2]))
         across = float(np.hypot(*(goal - moment.gripper)[:2]))
-        if self._script.has("drop") and "drop" not in self.happened and across < (1.0 - self._script.fraction) * whole:
+        here = max((1.0 - self._script.fraction) * whole, 0.09)  # so far from the goal that the cube misses it
+        if self._script.has("drop") and "drop" not in self.happened and across < here:
             self.happened.add("drop")
             return moment.gripper, "drop"
         if across < (1.0 - self._script.fraction) * whole:
@@ -199,7 +205,7 @@ class PickAndPlace:
             if self._script.has("stop_short"):
                 self.happened.add("stop_short")
                 return moment.gripper, "rest"
-        return goal, "lower" if across < 0.012 or self._age > 2 * _PATIENCE else None
+        return goal, "lower" if across < 0.012 * self._slack() or self._age > 2 * _PATIENCE else None
 
     def _drop(self, moment: Moment) -> tuple[np.ndarray, str | None]:
         """Lets go without moving, so that the cube falls straight down, and then goes on as if it had it."""
@@ -241,27 +247,37 @@ class PickAndPlace:
         return self._manner.place_offset * (0.4 if self._task.family == "stack" else 1.0)
 
     def _lower(self, moment: Moment) -> tuple[np.ndarray, str | None]:
-        clearance = {"bowl": 0.018, "pad": 0.003, "stack": 0.003}[self._task.family] if self._spot is None else 0.003
+        clearance = 0.022 if self._task.family == "bowl" and self._spot is None else 0.003
         target = self._above_goal(moment, 0.0)
         target[2] = self._rest_point(moment)[2] + clearance
         if moment.holds(self._task.cube):
             target[2] += moment.gripper[2] - moment.positions[self._task.cube][2]
         off = moment.gripper - target
-        return target, "open" if (np.hypot(*off[:2]) < 0.01 and off[2] < 0.008) or self._age > _PATIENCE else None
+        across = float(np.hypot(*off[:2]))
+        if (across < min(0.01 * self._slack(), 0.018) and off[2] < 0.008 * self._slack()) or self._age > _PATIENCE:
+            self._point = target
+            return target, "open"
+        target[2] += 0.05 * _funnel(across)
+        return target, None
 
     def _open(self, moment: Moment) -> tuple[np.ndarray, str | None]:
         self._fingers = OPEN
-        if moment.opening > RELEASED + 0.008 or self._age > 6:
-            return moment.gripper, "retreat"
-        return moment.gripper, None
+        return self._point, "retreat" if moment.opening > RELEASED or self._age > 3 else None
 
     def _retreat(self, moment: Moment) -> tuple[np.ndarray, str | None]:
         self._fingers = OPEN
-        target = np.array([*moment.gripper[:2], self._rest_point(moment)[2] + 0.10])
+        done = placed(self._task, moment)
+        over = moment.positions[self._task.cube] if done else self._point  # straight up, fingers clear of the cube
+        target = np.array([*over[:2], self._rest_point(moment)[2] + 0.10])
         return target, "rest" if target[2] - moment.gripper[2] < 0.015 or self._age > _PATIENCE else None
 
     def _rest(self, moment: Moment) -> tuple[np.ndarray, str | None]:
         return moment.gripper, None
+
+
+def _funnel(across: float) -> float:
+    """Share of the height to keep while the hand is `across` metres beside where it goes down: 0 to 1."""
+    return min(1.0, max(0.0, (across - 0.015) / 0.03))
 
 
 class Push:

@@ -31,6 +31,7 @@ CLOSED = 0.02  # finger opening below which the fingers are closed on nothing
 CLEAR = 0.06  # distance from cube to gripper at which the hand has left it
 BEHIND = CUBE_HALF + 0.045  # where a push starts: distance of the gripper from the cube's centre
 _GRASP_WORK = 0.05  # closing or opening the fingers takes as long as moving this far
+_FREE_HEIGHT = 0.155  # of a cube on its way: rising to here is work done, going higher is not
 _UNFINISHED = 0.97  # progress is below this until the criterion holds
 
 
@@ -135,7 +136,7 @@ def work_left(task: Task, moment: Moment) -> float:
         opening = max(0.0, RELEASED - moment.opening) / RELEASED * _GRASP_WORK
         return opening + max(0.0, CLEAR - apart)
     across = float(np.hypot(*(cube[:2] - rest[:2])))
-    height = max(rest[2], CARRY_HEIGHT * min(1.0, across / 0.08))  # no need to rise for the last centimetres
+    height = max(rest[2], _FREE_HEIGHT * min(1.0, across / 0.08))  # no need to rise for the last centimetres
     carry = max(0.0, height - cube[2]) + across + max(height, cube[2]) - rest[2] + _GRASP_WORK + CLEAR
     if held:
         return carry
