@@ -1,0 +1,166 @@
+"""Batches of clips for the judge: a function of (seed, step), so that a run can be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reward_models import augment
+from reward_models.augment import Clip
+from reward_models.heads import UNKNOWN
+from reward_models.targets import EpisodeTargets
+from reward_models.wording import certainly_different, likeness
+from robo_rl.errors import ConfigError
+from robo_rl.nets import tokenize
+from robo_rl.types import Trajectory
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipConfig:
+    """What clips are like. At most one of rewind, reverse and hold happens to one. Raises ConfigError."""
+
+    frames: int = 28  # longest clip
+    hop: int = 4  # n of METHODS 2.7, frames of the episode between a state and the one it bootstraps from
+    end_weight: float = 4.0  # of an episode's last observation, the only frame that shows the outcome
+    wrong_instruction: float = 0.25  # share of a batch: copies of successful clips under another instruction
+    rewind: float = 0.15
+    reverse: float = 0.05
+    hold: float = 0.2
+    part: float = 0.35  # share of clips that show a part of the episode
+    max_stride: float = 3.0  # frames skipped at most, on average over a clip
+
+    def __post_init__(self) -> None:
+        if self.frames < 8 or self.hop < 1 or self.max_stride < 1:
+            raise ConfigError(
+                "judge.fit.clips: needs frames >= 8, hop >= 1 and max_stride >= 1, "
+                f"got {self.frames}, {self.hop} and {self.max_stride}"
+            )
+        changes = self.rewind + self.reverse + self.hold
+        if not (0 <= self.wrong_instruction < 1 and 0 <= changes <= 1):
+            raise ConfigError(
+                "judge.fit.clips: wrong_instruction must lie in [0, 1) and rewind + reverse + hold in [0, 1], "
+                f"got {self.wrong_instruction} and {changes}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ClipBatch:
+    """B clips, padded at the end to L frames. Padding has no targets and changes nothing before it."""
+
+    rows: np.ndarray  # int64 (B, L), frame rows of the dataset
+    instructions: Tensor  # int64 (B, bytes)
+    progress: Tensor  # float32 (B, L), NaN: none
+    label: Tensor  # float32 (B, L), NaN: none
+    outcome: Tensor  # float32 (B, L), NaN: none
+    link: Tensor  # int64 (B, L), -1: none
+    weight: Tensor  # float32 (B, L)
+    incomplete: Tensor  # bool (B, L)
+    tri_state: Tensor  # int64 (B, L - 1), -1: none
+
+
+class ClipBatches:
+    """Draws clips of a set of episodes."""
+
+    def __init__(
+        self,
+        episodes: Sequence[Trajectory],
+        targets: Sequence[EpisodeTargets],
+        first_row: np.ndarray,
+        config: ClipConfig,
+        *,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.targets, self.first_row, self.config = targets, first_row, config
+        self.batch_size, self.seed = batch_size, seed
+        self._instruction = [episode.instruction for episode in episodes]
+        self._success = [episode.success for episode in episodes]
+        self._wrong = _wrong_instructions(episodes)
+
+    def __call__(self, step: int) -> ClipBatch:
+        rng = np.random.default_rng([self.seed, step])
+        counterfactual = round(self.config.wrong_instruction * self.batch_size)
+        chosen = rng.integers(len(self.targets), size=self.batch_size - counterfactual)
+        items = [(int(e), self._instruction[e], self._clip(int(e), rng)) for e in chosen]
+        able = [place for place, (e, _, _) in enumerate(items) if self._success[e] and self._wrong[e]]
+        for place in rng.permutation(able)[:counterfactual]:
+            items.append(self._counterfactual(items[place][0], rng))
+        return self._collate(items)
+
+    def _clip(self, e: int, rng: np.random.Generator) -> Clip:
+        targets, options = self.targets[e], self.config
+        last = len(targets.progress) - 1
+        begin, end = 0, last
+        if last > 6 and rng.random() < options.part:
+            begin = int(rng.integers(0, last // 2))
+            end = int(rng.integers(begin + 4, last + 1))
+        stride = rng.uniform(1.0, options.max_stride)
+        count = max(3, min(self.config.frames, round((end - begin) / stride) + 1))
+        clip = augment.make_clip(
+            targets, augment.speed(begin, end, count, rng), self.config.hop, self.config.end_weight
+        )
+        kind, n = rng.random(), len(clip)
+        if n < 4:
+            return clip
+        if kind < options.rewind:
+            turn = int(rng.integers(n // 3, n))
+            return self._cut(augment.rewind(clip, turn, int(rng.integers(2, turn + 2))))
+        if kind < options.rewind + options.reverse:
+            return augment.reverse(clip)
+        if kind < options.rewind + options.reverse + options.hold:
+            # the end half of the time: a success that lasts, or a failure that is padded
+            at = n - 1 if rng.random() < 0.5 else int(rng.integers(0, n - 1))
+            return self._cut(augment.hold(clip, at, int(rng.integers(3, self.config.frames))))
+        return clip
+
+    def _cut(self, clip: Clip) -> Clip:
+        """Longer clips keep their last frames, where the change is; links shift with them."""
+        extra = len(clip) - self.config.frames
+        if extra <= 0:
+            return clip
+        parts = {name: getattr(clip, name)[extra:] for name in Clip.__dataclass_fields__}
+        parts["link"] = np.where(parts["link"] >= 0, parts["link"] - extra, -1)
+        return Clip(**parts)
+
+    def _counterfactual(self, e: int, rng: np.random.Generator) -> tuple[int, str, Clip]:
+        targets = self.targets[e]
+        last = len(targets.progress) - 1
+        count = max(3, min(self.config.frames, round(last / rng.uniform(1.0, self.config.max_stride)) + 1))
+        clip = augment.make_clip(targets, augment.speed(0, last, count, rng), self.config.hop, self.config.end_weight)
+        texts, odds = self._wrong[e] or ([], None)
+        return e, texts[int(rng.choice(len(texts), p=odds))], augment.wrong_instruction(clip)
+
+    def _collate(self, items: Sequence[tuple[int, str, Clip]]) -> ClipBatch:
+        length = max(len(clip) for _, _, clip in items)
+        fill = {"progress": np.nan, "label": np.nan, "outcome": np.nan, "link": -1, "weight": 0.0, "incomplete": False}
+        padded = {name: np.stack([_pad(getattr(c, name), length, v) for _, _, c in items]) for name, v in fill.items()}
+        rows = np.stack([_pad(self.first_row[e] + c.frames, length, self.first_row[e]) for e, _, c in items])
+        steps = [_pad(augment.tri_state_targets(c, self.targets[e].still), length - 1, UNKNOWN) for e, _, c in items]
+        return ClipBatch(
+            rows=rows,
+            instructions=tokenize([text for _, text, _ in items]),
+            tri_state=torch.from_numpy(np.stack(steps)),
+            **{name: torch.from_numpy(array) for name, array in padded.items()},
+        )
+
+
+def _pad(array: np.ndarray, length: int, value: float) -> np.ndarray:
+    return np.concatenate([array, np.full(length - len(array), value, array.dtype)])
+
+
+def _wrong_instructions(episodes: Sequence[Trajectory]) -> list[tuple[list[str], np.ndarray] | None]:
+    """For each episode, the dataset's instructions that it certainly does not fulfil, and how often to draw each.
+
+    The alike ones ("red" for "blue") are drawn more often: e^(3 likeness).
+    """
+    asked = sorted({(episode.task, episode.instruction) for episode in episodes})
+    known: dict[tuple[str, str], tuple[list[str], np.ndarray] | None] = {}
+    for task, text in asked:
+        others = [b for other, b in asked if certainly_different(text, b, task, other)]
+        odds = np.exp([3.0 * likeness(text, b) for b in others])
+        known[task, text] = (others, odds / odds.sum()) if others else None
+    return [known[episode.task, episode.instruction] for episode in episodes]

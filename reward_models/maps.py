@@ -1,0 +1,81 @@
+"""Feature maps of every frame of a dataset, computed once and gathered by row."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reward_models.network import JudgeNetwork, mixed_precision
+from robo_rl.errors import DataError
+from robo_rl.types import Trajectory
+
+CHUNK = 128  # frames that go through the trunk together
+
+
+def frame_batches(
+    episodes: Sequence[Trajectory], cameras: Sequence[str], chunk: int = CHUNK
+) -> Iterator[tuple[int, slice, dict[str, Tensor]]]:
+    """(episode number, frames, camera -> uint8 (n, H, W, 3)) over all episodes, at most `chunk` frames at a time."""
+    for number, episode in enumerate(episodes):
+        missing = [camera for camera in cameras if camera not in episode.images]
+        if missing:
+            has = ", ".join(episode.images) or "none"
+            raise DataError(f"episode {episode.episode_id!r}: the judge needs camera {missing[0]!r}; it has: {has}")
+        for first in range(0, len(episode) + 1, chunk):
+            rows = slice(first, min(first + chunk, len(episode) + 1))
+            yield number, rows, {c: torch.from_numpy(np.array(episode.images[c][rows])) for c in cameras}
+
+
+class MapCache:
+    """float16 (frames, cameras, channels, s, s): in memory up to `memory_gb`, in a temporary file beyond.
+
+    `first[e]` is the row of frame 0 of episode e.
+    """
+
+    def __init__(
+        self,
+        network: JudgeNetwork,
+        episodes: Sequence[Trajectory],
+        *,
+        memory_gb: float = 2.0,
+        on_frames: Callable[[int, int], None] | None = None,
+    ) -> None:
+        lengths = np.array([len(episode) + 1 for episode in episodes])
+        self.first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        config = network.config
+        frames = int(lengths.sum())
+        shape = (frames, len(network.cameras), config.channels, config.map_size, config.map_size)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if 2 * np.prod(shape, dtype=np.float64) <= memory_gb * 1e9:
+            self.rows = np.empty(shape, np.float16)
+        else:
+            self._folder = tempfile.TemporaryDirectory(prefix="judge-maps-")
+            self.rows = np.memmap(Path(self._folder.name) / "maps.f16", np.float16, "w+", shape=shape)
+        network.eval()
+        with torch.inference_mode(), mixed_precision(config.precision):
+            for number, span, images in frame_batches(episodes, network.cameras):
+                start = self.first[number]
+                self.rows[start + span.start : start + span.stop] = network.maps(images).half().numpy()
+                if on_frames is not None:
+                    on_frames(int(start + span.stop), frames)
+
+    def gather(self, rows: np.ndarray) -> Tensor:
+        """Rows of any shape (...,) -> float32 (..., cameras, channels, s, s)."""
+        return torch.from_numpy(self.rows[rows]).float()
+
+
+def measure_scale(network: JudgeNetwork, episodes: Sequence[Trajectory], sample: int = 64) -> None:
+    """Set `map_scale` so that every camera's maps have a root mean square of 1 over frames spread over the episodes."""
+    chosen = np.unique(np.linspace(0, len(episodes) - 1, sample).astype(np.int64))
+    square = torch.zeros(len(network.cameras))
+    with torch.inference_mode():
+        for number in chosen:
+            middle = len(episodes[number]) // 2
+            images = {c: torch.from_numpy(np.array(episodes[number].images[c][[middle]])) for c in network.cameras}
+            square += network.maps(images).square().mean((0, 2, 3, 4))
+        network.map_scale.copy_((square / len(chosen)).clamp(min=1e-12).rsqrt())

@@ -1,0 +1,147 @@
+"""The compact judge's network: frames and an instruction in, an opinion at every frame out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from reward_models.heads import Heads
+from reward_models.transformer import FrameTransformer, Past
+from robo_rl.errors import ConfigError
+from robo_rl.nets import ConvTrunk, LanguagePool, TextEncoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactJudgeConfig:
+    """Sizes of the network and what it looks at. Raises ConfigError."""
+
+    name: str = "compact"
+    cameras: tuple[str, ...] = ()  # empty: those of the data it is first fitted to
+    channels: int = 48  # of the convolutional trunk; a policy's trunk must have as many
+    map_size: int = 8  # maps are pooled to map_size x map_size
+    text_dim: int = 64
+    queries: int = 16
+    values: int = 12
+    dim: int = 96
+    layers: int = 2
+    heads: int = 4
+    window: int = 12  # frames a layer looks back, the present one included
+    bins: int = 10  # of progress
+    dropout: float = 0.1
+    precision: str = "auto"  # of the convolutions: auto | bf16 | fp32
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cameras", tuple(self.cameras))
+        if not self.name or "@" in self.name:
+            raise ConfigError(f"judge.name must be a word without '@', got {self.name!r}")
+        if self.dim % self.heads:
+            raise ConfigError(f"judge.dim must be a multiple of heads, got {self.dim} and {self.heads}")
+        for name, least in (
+            ("channels", 1),
+            ("map_size", 2),
+            ("layers", 1),
+            ("window", 2),
+            ("bins", 3),
+            ("queries", 2),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(f"judge.{name} must be at least {least}, got {getattr(self, name)}")
+        if self.precision not in ("auto", "bf16", "fp32"):
+            raise ConfigError(f"judge.precision must be auto, bf16 or fp32, got {self.precision!r}")
+
+
+def mixed_precision(precision: str) -> contextlib.AbstractContextManager[object]:
+    """ "bf16", "fp32", or "auto": bfloat16 where the processor multiplies it in hardware."""
+    fast = torch.cpu._is_avx512_bf16_supported()
+    if precision == "fp32" or (precision == "auto" and not fast):
+        return contextlib.nullcontext()
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What the network says of a batch of clips."""
+
+    hidden: Tensor  # (B, L, dim)
+    progress: Tensor  # (B, L, bins), logits
+    success: Tensor  # (B, L), logits, not yet calibrated
+    tri_state: Tensor  # (B, L - 1, 3), logits
+
+
+class JudgeNetwork(nn.Module):
+    """Trunk and language pool for every camera, a frame token, the transformer, the heads."""
+
+    map_scale: Tensor
+    text_mean: Tensor
+    calibration: Tensor
+
+    def __init__(self, config: CompactJudgeConfig, cameras: tuple[str, ...]) -> None:
+        super().__init__()
+        self.config, self.cameras = config, cameras
+        channels, size = config.channels, config.map_size
+        self.trunks = nn.ModuleList(ConvTrunk(channels) for _ in cameras)
+        self.text = TextEncoder(config.text_dim)
+        self.adapters = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in cameras)
+        self.places = nn.Parameter(torch.randn(len(cameras), channels, size, size) * 0.1)
+        self.pools = nn.ModuleList(
+            LanguagePool(channels, config.text_dim, config.queries, config.values) for _ in cameras
+        )
+        seen = sum(pool.out_dim for pool in self.pools)  # type: ignore[misc]
+        self.fuse = nn.Sequential(
+            nn.Linear(seen + config.text_dim, 2 * config.dim), nn.GELU(), nn.Linear(2 * config.dim, config.dim)
+        )
+        self.asked = nn.Linear(config.text_dim, config.dim)
+        self.transformer = FrameTransformer(config.dim, config.layers, config.heads, config.window, config.dropout)
+        self.heads = Heads(config.dim, config.bins)
+        self.register_buffer("map_scale", torch.ones(len(cameras)))  # brings every camera's maps to RMS 1
+        self.register_buffer("text_mean", torch.zeros(config.text_dim))
+        self.register_buffer("calibration", torch.tensor([1.0, 0.0]))  # p = sigmoid(scale * logit + shift)
+
+    def maps(self, frames: Mapping[str, Tensor]) -> Tensor:
+        """camera -> uint8 (N, H, W, 3) to feature maps (N, cameras, channels, map_size, map_size), no language."""
+        pooled = []
+        for camera, trunk in zip(self.cameras, self.trunks, strict=True):
+            image = frames[camera].permute(0, 3, 1, 2).float() / 255.0  # a view of channels-last memory
+            pooled.append(F.adaptive_avg_pool2d(trunk(image), self.config.map_size))
+        return torch.stack(pooled, 1)
+
+    def read(self, instructions: Tensor) -> Tensor:
+        """Byte tokens (B, bytes) -> (B, text_dim). Centred, so that what all instructions share drowns no difference."""
+        text = self.text(instructions) - self.text_mean
+        return F.layer_norm(text, text.shape[-1:])
+
+    def measure_text(self, instructions: Tensor) -> None:
+        """Centre the text vectors on the different ones among (N, bytes); a single one is left as it is."""
+        different = torch.unique(instructions, dim=0)
+        if len(different) > 1:
+            with torch.no_grad():
+                self.text_mean.copy_(self.text(different).mean(0))
+
+    def frame_tokens(self, maps: Tensor, text: Tensor) -> Tensor:
+        """(N, cameras, channels, s, s) maps, (N, text_dim) -> (N, dim)."""
+        seen = [text]
+        for number, (adapter, pool) in enumerate(zip(self.adapters, self.pools, strict=True)):
+            x = maps[:, number] * self.map_scale[number] + self.places[number]
+            seen.append(pool(x + F.gelu(adapter(x)), text))
+        return self.fuse(torch.cat([part.to(seen[-1].dtype) for part in seen], -1))
+
+    def judge(self, tokens: Tensor, text: Tensor, past: list[Past] | None = None) -> tuple[Outputs, list[Past]]:
+        """Frame tokens (B, L, dim), text (B, text_dim) and the frames before -> outputs, the past for what follows."""
+        hidden, past = self.transformer(tokens, self.asked(text), past)
+        return Outputs(hidden, *self.heads(hidden)), past
+
+    def forward(self, maps: Tensor, instructions: Tensor) -> Outputs:
+        """Maps (B, L, cameras, channels, s, s) and byte tokens (B, bytes) of the instructions."""
+        batch, length = maps.shape[:2]
+        text = self.read(instructions)
+        tokens = self.frame_tokens(maps.flatten(0, 1), text.repeat_interleave(length, 0))
+        return self.judge(tokens.view(batch, length, -1), text)[0]
+
+    def probability(self, success_logit: Tensor) -> Tensor:
+        """Calibrated probability of success."""
+        return torch.sigmoid(self.calibration[0] * success_logit.float() + self.calibration[1])
