@@ -5,11 +5,15 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from robo_rl.app.cli import _parser
 from robo_rl.app.config import RunConfig, dump_config
+from robo_rl.data import write_episodes
+from robo_rl.types import Outcome, Trajectory
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -39,6 +43,28 @@ def test_every_key_of_an_experiment_is_described_with_its_default():
         if key not in described or key not in actual or described[key] != actual[key]
     }
     assert not wrong, "\n".join(f"{key}: {text}" for key, text in sorted(wrong.items()))
+
+
+def test_every_column_of_a_dataset_is_described(tmp_path):
+    episode = Trajectory(
+        episode_id="e",
+        instruction="wave",
+        images={"front": np.zeros((3, 16, 16, 3), np.uint8)},
+        state=np.zeros((3, 2), np.float32),
+        actions=np.zeros((2, 1), np.float32),
+        controller=np.zeros(2, np.int8),
+        outcome=Outcome.SUCCESS,
+        fps=10.0,
+        true_progress=np.zeros(3, np.float32),
+    )
+    write_episodes(tmp_path / "data", [episode])
+    (frames,) = (tmp_path / "data" / "data").rglob("*.parquet")
+    columns = set(pq.read_schema(frames).names) | set(
+        pq.read_schema(tmp_path / "data/meta/robo_episodes.parquet").names
+    )
+    rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "data_format.md").read_text(), re.MULTILINE)
+    described = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert columns <= described
 
 
 def test_imitation_and_update_are_trained_with_the_same_keys():
