@@ -1,0 +1,48 @@
+"""The statistics lerobot keeps of every feature: min, max, mean, std, count and five quantiles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+Stats = dict[str, np.ndarray]
+
+
+def of_rows(rows: np.ndarray) -> Stats:
+    """Statistics over the first axis: (N, D) or (N,) -> arrays (D,); `count` int64 (1,)."""
+    rows = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1)
+    levels = np.quantile(rows, list(QUANTILES.values()), axis=0)
+    return {
+        "min": rows.min(0),
+        "max": rows.max(0),
+        "mean": rows.mean(0),
+        "std": rows.std(0),
+        "count": np.array([len(rows)]),
+        **dict(zip(QUANTILES, levels, strict=True)),
+    }
+
+
+def histogram(frames: np.ndarray) -> np.ndarray:
+    """How often every value of every channel occurs: uint8 (N, H, W, 3) -> int64 (3, 256)."""
+    return np.stack([np.bincount(frames[..., channel].reshape(-1), minlength=256) for channel in range(3)])
+
+
+def of_histogram(counts: np.ndarray) -> Stats:
+    """Statistics of pixel values scaled to [0, 1]: int64 (3, 256) -> arrays (3, 1, 1)."""
+    values = np.arange(256) / 255.0
+    total = counts.sum(1)
+    mean = counts @ values / total
+    cumulated = np.cumsum(counts, axis=1) / total[:, None]
+    seen = counts > 0
+
+    def shaped(array: np.ndarray) -> np.ndarray:
+        return np.asarray(array, dtype=np.float64).reshape(3, 1, 1)
+
+    return {
+        "min": shaped(values[seen.argmax(1)]),
+        "max": shaped(values[255 - seen[:, ::-1].argmax(1)]),
+        "mean": shaped(mean),
+        "std": shaped(np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0))),
+        "count": np.array([int(total[0])]),
+        **{name: shaped(values[(cumulated >= level).argmax(1)]) for name, level in QUANTILES.items()},
+    }
