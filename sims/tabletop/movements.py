@@ -174,10 +174,12 @@ class PickAndPlace:
         still = abs(moment.opening - self._last_opening) < 0.003
         if self._age < 1 or not still:
             return self._point, None
-        if self._beside:
-            self.happened.add("miss" if self._script.has("miss") else "regrasp")
-            if not self._script.has("miss"):
-                self._beside = False
+        if self._beside and self._script.has("miss"):
+            self.happened.add("miss")
+        elif self._beside:
+            self.happened.add("regrasp")
+            self._beside = False
+            return self._point, "rise"
         return self._point, "lift"
 
     def _lift(self, moment: Moment) -> tuple[np.ndarray, str | None]:
@@ -193,7 +195,7 @@ class PickAndPlace:
         goal = self._above_goal(moment, self._manner.carry)
         whole = float(np.hypot(*(goal - self._origin)[:2]))
         across = float(np.hypot(*(goal - moment.gripper)[:2]))
-        here = max((1.0 - self._script.fraction) * whole, 0.09)  # so far from the goal that the cube misses it
+        here = max((1.0 - self._script.fraction) * whole, 0.12)  # so far from the goal that the cube misses it
         if self._script.has("drop") and "drop" not in self.happened and across < here:
             self.happened.add("drop")
             return moment.gripper, "drop"
