@@ -5,6 +5,8 @@ export OMP_WAIT_POLICY = passive
 export HF_HUB_OFFLINE = 1
 
 BIN = .venv/bin
+# Test processes: `make test PROCESSES=2` is faster on an idle machine. 0 runs the tests in one process.
+PROCESSES ?= 0
 
 .PHONY: help demo test lint format setup setup-dev clean
 
@@ -15,7 +17,7 @@ demo: setup ## train a policy, judge its experience, improve it, evaluate; write
 	$(BIN)/robo-rl run configs/tabletop.yaml --out=runs/demo
 
 test: setup-dev ## the test suite
-	$(BIN)/pytest -q --timeout=300 -n 2
+	$(BIN)/pytest -q --timeout=300 -n $(PROCESSES)
 
 lint: setup-dev ## ruff and mypy, changing nothing
 	$(BIN)/ruff check .
