@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -69,28 +69,27 @@ class Trainer:
         )
         average = [p.detach().clone() for p in parameters]
         first = self._resume(module, optimizer, average)
-        log = self._open_log(first)
-        saved = time.monotonic()
-        for step in range(first, config.steps):
-            for group in optimizer.param_groups:
-                group["lr"] = self._rate(step)
-            loss, metrics = self._step(algorithm, batch_at(step), step)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            norm = float(nn.utils.clip_grad_norm_(parameters, config.clip_norm))
-            optimizer.step()
-            self._average(average, parameters, step)
-            value = float(loss.detach())
-            if step % config.log_every == 0 or step + 1 == config.steps:
-                row = {"step": step + 1, "loss": value, "grad_norm": norm, "lr": self._rate(step), **metrics}
-                log.write(json.dumps(row) + "\n")
-                log.flush()
-            if on_step is not None:
-                on_step(step + 1, value)
-            if time.monotonic() - saved > config.checkpoint_every_s:
-                self._checkpoint(step + 1, module, optimizer, average)
-                saved = time.monotonic()
-        log.close()
+        with self._open_log(first) as log:
+            saved = time.monotonic()
+            for step in range(first, config.steps):
+                for group in optimizer.param_groups:
+                    group["lr"] = self._rate(step)
+                loss, metrics = self._step(algorithm, batch_at(step), step)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                norm = float(nn.utils.clip_grad_norm_(parameters, config.clip_norm))
+                optimizer.step()
+                self._average(average, parameters, step)
+                value = float(loss.detach())
+                if step % config.log_every == 0 or step + 1 == config.steps:
+                    row = {"step": step + 1, "loss": value, "grad_norm": norm, "lr": self._rate(step), **metrics}
+                    log.write(json.dumps(row) + "\n")
+                    log.flush()
+                if on_step is not None:
+                    on_step(step + 1, value)
+                if time.monotonic() - saved > config.checkpoint_every_s:
+                    self._checkpoint(step + 1, module, optimizer, average)
+                    saved = time.monotonic()
         with torch.no_grad():
             for kept, own in zip(average, parameters, strict=True):
                 own.copy_(kept)
@@ -103,7 +102,9 @@ class Trainer:
         with autocast(torch.device(self._config.device).type, self._config.precision):
             loss, metrics = algorithm.loss(batch)
         if not bool(torch.isfinite(loss)):
-            raise DataError(f"the loss is {float(loss)} at step {step}; try a smaller learning rate or precision=fp32")
+            raise DataError(
+                f"the loss is {float(loss.detach())} at step {step}; try a smaller learning rate or precision=fp32"
+            )
         return loss, metrics
 
     def _rate(self, step: int) -> float:

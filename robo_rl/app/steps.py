@@ -21,9 +21,9 @@ from robo_rl.credit.kinds import WindowKind
 from robo_rl.data import EpisodeSet, concat, read_episodes, read_reward_table, write_episodes, write_reward_table
 from robo_rl.errors import DataError
 from robo_rl.loops.weigh import WeighConfig, Weighing, weigh
-from robo_rl.policies.storage import LoadedPolicy, load_policy, measure, save_policy
+from robo_rl.policies.storage import LoadedPolicy, load_policy, save_policy
 from robo_rl.trainer import Trainer, TrainerConfig
-from robo_rl.types import Outcome, Trajectory
+from robo_rl.types import Trajectory
 
 Report = Callable[[int, int], None]
 

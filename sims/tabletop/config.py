@@ -35,6 +35,7 @@ class TabletopConfig:
     cameras: tuple[str, ...] = CAMERAS
     horizon: int = 80  # control steps of 0.1 s
     success_hold: int = 3  # control steps for which the task's criterion must hold in a row
+    spread: float = 1.0  # share of the table over which objects are laid out; smaller is easier
     step_m: float = 0.045  # metres a full action moves the gripper's target in one control step
 
     def __post_init__(self) -> None:
@@ -53,6 +54,8 @@ class TabletopConfig:
             value = getattr(self, name)
             if not lowest <= value <= highest:
                 raise ConfigError(f"tabletop.{name} must be between {lowest} and {highest}, got {value}")
+        if not 0.5 <= self.spread <= 1.0:
+            raise ConfigError(f"tabletop.spread must be between 0.5 and 1, got {self.spread}")
         if not 0.005 <= self.step_m <= 0.06:
             raise ConfigError(f"tabletop.step_m must be between 0.005 and 0.06 m, got {self.step_m}")
         for family, number, needed in (("bowl", "num_bowls", 1), ("pad", "num_pads", 1), ("stack", "num_cubes", 2)):

@@ -25,20 +25,20 @@ def draw_layout(config: TabletopConfig, task: Task, rng: np.random.Generator) ->
     """Object -> x, y, yaw. Draws until everything is apart and, for a push, the cube's way is free."""
     names = [*config.bowls, *config.pads, *config.cubes]
     while True:
-        places = _draw_apart(names, rng)
+        places = _draw_apart(names, rng, config.spread)
         if places is not None and (task.family != "push" or _way_is_free(task, places)):
             break
     yaw = rng.uniform(-_YAW, _YAW, len(names))
     return {name: (*places[name], float(turn)) for name, turn in zip(names, yaw, strict=True)}
 
 
-def _draw_apart(names: list[str], rng: np.random.Generator) -> dict[str, tuple[float, float]] | None:
+def _draw_apart(names: list[str], rng: np.random.Generator, spread: float) -> dict[str, tuple[float, float]] | None:
     """One try: each object where the earlier ones leave room, or None when it finds no room."""
     places: dict[str, tuple[float, float]] = {}
     for name in names:
         xs, ys = (_BOWL_X, _BOWL_Y) if name == "bowl" else (_AREA_X, _AREA_Y)
         for _ in range(30):
-            x, y = float(rng.uniform(*xs)), float(rng.uniform(*ys))
+            x, y = spread * float(rng.uniform(*xs)), spread * float(rng.uniform(*ys))
             if all(np.hypot(x - u, y - v) > _APART[_pair(name, other)] for other, (u, v) in places.items()):
                 places[name] = (x, y)
                 break

@@ -182,7 +182,7 @@ def scene_xml(cubes: tuple[str, ...], pads: tuple[str, ...], bowls: tuple[str, .
   </default>
   <worldbody>
     <light pos=".4 -.3 2" dir="-.2 .15 -1" castshadow="false" diffuse=".45 .45 .45" specular="0 0 0"/>
-    <camera name="front" pos=".56 0 .62" xyaxes="0 1 0 -.67 0 .74" fovy="50"/>{_table()}{_arm(_hand())}{objects}
+    <camera name="front" pos=".56 0 .62" xyaxes="0 1 0 -.72 0 .694" fovy="40"/>{_table()}{_arm(_hand())}{objects}
   </worldbody>
   <tendon>
     <fixed name="fingers"><joint joint="left_finger" coef=".5"/><joint joint="right_finger" coef=".5"/></fixed>

@@ -1,0 +1,239 @@
+"""Names in an experiment file -> objects. The one place where a simulator or a judge is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robo_rl.app.config import RunConfig
+from robo_rl.data import EpisodeSet
+from robo_rl.errors import ConfigError
+from robo_rl.evaluation import EvaluationResult
+from robo_rl.policies.acting import MakePolicyActor
+from robo_rl.policies.compact_vla import CompactVLAConfig, CompactVLAPolicy, make_compact_vla_pre_post_processors
+from robo_rl.policies.compact_vla.configuration_compact_vla import features_for
+from robo_rl.policies.storage import LoadedPolicy, load_policy, measure
+from robo_rl.rollout import Disturbance, RecordConfig, collect
+from robo_rl.rollout import evaluate as run_evaluation
+from robo_rl.types import Actor, Trajectory, World
+
+Report = Callable[[int, int], None]
+
+
+def options(kind: type, values: Mapping[str, Any], where: str) -> Any:
+    """A configuration dataclass of another room from plain values; ConfigError names a wrong key."""
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+            raise ConfigError(f"{where}.{key}: unknown key; {hint}")
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    try:
+        return kind(**plain)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+# --- worlds and who drives them -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MakeWorld:
+    """Picklable recipe of a world; `size` draws larger frames than the experiment's (for videos)."""
+
+    config: RunConfig
+    size: int | None = None
+
+    def __call__(self) -> World:
+        from sims.gl import ensure_gl
+
+        ensure_gl()
+        sim = self.config.sim
+        values = dict(sim.options) | ({"size": self.size} if self.size else {})
+        match sim.type:
+            case "tabletop":
+                from sims.tabletop import TabletopConfig, TabletopWorld
+
+                return TabletopWorld(options(TabletopConfig, values, "sim.options"))
+            case "metaworld":
+                from sims.metaworld import MetaWorldConfig, MetaWorldWorld
+
+                return MetaWorldWorld(options(MetaWorldConfig, values, "sim.options"))
+        raise ConfigError(f"sim.type: {sim.type!r} is not known")
+
+
+@dataclass(frozen=True)
+class MakeExpert:
+    """Picklable recipe of the simulator's scripted expert."""
+
+    config: RunConfig
+
+    def __call__(self) -> Actor:
+        values = self.config.demos.expert
+        match self.config.sim.type:
+            case "tabletop":
+                from sims.tabletop import ExpertConfig, ScriptedExpert
+
+                return ScriptedExpert(options(ExpertConfig, values, "demos.expert"))
+            case "metaworld":
+                from sims.metaworld import MetaWorldExpert, MetaWorldExpertConfig
+
+                return MetaWorldExpert(options(MetaWorldExpertConfig, values, "demos.expert"))
+        raise ConfigError(f"sim.type: {self.config.sim.type!r} is not known")
+
+
+def record_demos(
+    config: RunConfig, *, workers: int, report: Report, start: int = 0, episodes: int | None = None
+) -> Iterator[Trajectory]:
+    """Episodes of the expert, one and a half times as many as wanted, since failed ones are thrown away."""
+    wanted = episodes or config.demos.episodes
+    disturbance = Disturbance(scale=config.demos.disturbance) if config.demos.disturbance > 0 else None
+    return collect(
+        MakeWorld(config),
+        MakeExpert(config),
+        seed=config.seed * 1000,
+        indices=range(start, start + wanted + wanted // 2),
+        workers=workers,
+        group_size=config.group_size,
+        record=RecordConfig(true_progress=True, episode_prefix="demo"),
+        disturbance=disturbance,
+        progress=lambda done, _: report(min(done, wanted), wanted),
+    )
+
+
+def record_rollouts(
+    config: RunConfig,
+    policy: Path,
+    *,
+    seed: int,
+    workers: int,
+    report: Report,
+    start: int = 0,
+    episodes: int | None = None,
+) -> Iterator[Trajectory]:
+    """Episodes of a policy with the exploration that `rollouts` asks for."""
+    settings = config.rollouts
+    name = policy.resolve().parent.name
+    actor = MakePolicyActor(
+        folder=policy, policy_id=name, noise_scale=settings.noise_scale, bold_share=settings.bold_share
+    )
+    return collect(
+        MakeWorld(config),
+        actor,
+        seed=seed,
+        indices=range(start, start + (episodes or settings.episodes)),
+        workers=workers,
+        group_size=config.group_size,
+        record=RecordConfig(true_progress=True, episode_prefix=name),
+        progress=report,
+    )
+
+
+def evaluate(config: RunConfig, policy: Path, *, workers: int, report: Report) -> EvaluationResult:
+    """Success of a policy over the held-out states of `evaluation`."""
+    name = policy.resolve().parent.name
+    results = run_evaluation(
+        MakeWorld(config),
+        MakePolicyActor(folder=policy, policy_id=name),
+        seed=config.evaluation.seed,
+        indices=range(config.evaluation.episodes),
+        workers=workers,
+        group_size=config.group_size,
+        progress=report,
+    )
+    return EvaluationResult.from_episodes(results, policy_id=name, seed=config.evaluation.seed)
+
+
+# --- policies ---------------------------------------------------------------------------------------------
+
+
+def new_policy(config: RunConfig, episodes: EpisodeSet) -> LoadedPolicy:
+    """A CompactVLA with fresh parameters, shaped and normalised for a dataset."""
+    settings = dataclasses.asdict(config.policy)
+    settings.pop("type")
+    first = episodes[0]
+    cameras = {name: first.images[name].shape[1:3] for name in episodes.cameras}
+    features = features_for(cameras, first.state.shape[1], first.actions.shape[1])
+    torch.manual_seed(config.seed)
+    architecture = CompactVLAConfig(device=config.device, push_to_hub=False, **settings, **features)
+    policy = CompactVLAPolicy(architecture)
+    frames = ~np.asarray(episodes.is_final)
+    normaliser = measure(np.asarray(episodes.flat_state)[frames], np.asarray(episodes.flat_actions)[frames])
+    before, after = make_compact_vla_pre_post_processors(architecture, normaliser.as_stats())
+    return LoadedPolicy(policy=policy, normaliser=normaliser, preprocessor=before, postprocessor=after)
+
+
+def policy_features(folder: Path, episodes: EpisodeSet, batch: int = 256) -> np.ndarray:
+    """The policy encoder's context of every frame, float32 (N, D): what critics see with `features: policy`."""
+    from robo_rl.nets import tokenize
+    from robo_rl.policies.compact_vla.modeling_compact_vla import TOKENS
+
+    loaded = load_policy(folder)
+    states = loaded.normaliser.state(np.asarray(episodes.flat_state)).astype(np.float32)
+    owner = np.asarray(episodes.episode_of_frame)
+    tokens = tokenize([episode.instruction for episode in episodes])
+    parts = []
+    with torch.inference_mode():
+        for first in range(0, len(states), batch):
+            rows = np.arange(first, min(first + batch, len(states)))
+            inputs = {"observation.state": torch.from_numpy(states[rows]), TOKENS: tokens[owner[rows]]}
+            for camera in episodes.cameras:
+                frames = torch.from_numpy(episodes.gather(camera, rows)).permute(0, 3, 1, 2).float() / 255.0
+                inputs[f"observation.images.{camera}"] = frames
+            parts.append(loaded.policy.encode(inputs).float().numpy())
+    return np.concatenate(parts)
+
+
+# --- judges -------------------------------------------------------------------------------------------------
+
+
+def fit_judge(
+    config: RunConfig, episodes: EpisodeSet, *, policy: Path | None, previous: Path | None, seed: int, report: Report
+) -> Any:
+    """A fitted judge: continued from `previous`, or started from the policy's image encoder."""
+    from reward_models.compact import CompactJudge, CompactJudgeConfig
+    from reward_models.fit import FitConfig, fit
+
+    settings = config.judge
+    if previous is not None:
+        judge = CompactJudge.load(previous)
+    else:
+        judge = CompactJudge(options(CompactJudgeConfig, settings.model, "judge.model"), seed=seed)
+        if settings.trunk == "policy":
+            if policy is None:
+                raise ConfigError("judge.trunk: 'policy' needs a policy to start from; give --policy or use 'scratch'")
+            judge.init_trunk(load_policy(policy).policy.trunk_parameters())
+    fit(
+        judge,
+        episodes,
+        options(FitConfig, settings.fit, "judge.fit"),
+        seed=seed,
+        progress_callback=report,
+        warm_start=previous is not None,
+    )
+    return judge
+
+
+def load_judge(folder: Path) -> Any:
+    """Open a judge folder."""
+    from reward_models.compact import CompactJudge
+
+    return CompactJudge.load(folder)
+
+
+def audit_judge(judge: Any, episodes: EpisodeSet, folder: Path, *, seed: int) -> Any:
+    """Try to fool the judge on episodes it never saw; writes `audit.json` and `quality.json` into `folder`."""
+    from reward_models.audit import audit
+
+    result = audit(judge, episodes, seed=seed)
+    (folder / "audit.json").write_text(json.dumps(result.to_json(), indent=1))
+    return result

@@ -1,0 +1,225 @@
+"""What each command does, after its arguments are read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from robo_rl.errors import ConfigError, DataError
+from robo_rl.loops.progress import Display, spoken
+
+
+def _load(options: argparse.Namespace) -> Any:
+    from robo_rl.app.config import load_config
+
+    return load_config(options.config, options.overrides)
+
+
+def _reporter(name: str) -> tuple[Display, Callable[[int, int], None]]:
+    display = Display()
+    display.started(name)
+    return display, lambda done, total: display.progress(name, done, total)
+
+
+def _into(target: Path, work: Callable[[Path], None]) -> None:
+    """Run `work` on a temporary sibling of `target` and rename it: the folder is complete or absent."""
+    if target.exists():
+        raise DataError(f"{target}: already exists; choose another --out or remove it")
+    partial = target.with_name(target.name + ".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    work(partial)
+    partial.rename(target)
+
+
+def _promote(partial: Path, name: str) -> None:
+    """A stage writes `<name>/` inside its folder; a command's --out is that inner folder."""
+    inner = partial / name
+    for entry in list(partial.iterdir()):
+        if entry.name != name:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    for entry in list(inner.iterdir()):
+        entry.rename(partial / entry.name)
+    inner.rmdir()
+
+
+def run(options: argparse.Namespace) -> int:
+    """`robo-rl run`: bring a run folder up to date and write its report."""
+    from robo_rl.app import experiment
+
+    config = _load(options)
+    out = options.out or Path("runs") / config.name
+    experiment.run(config, out)
+    return 0
+
+
+def collect(options: argparse.Namespace) -> int:
+    """`robo-rl collect`: episodes of the expert or of a policy, as a LeRobotDataset."""
+    from robo_rl.app import build
+    from robo_rl.data import write_episodes
+
+    config = _load(options)
+    _policy_exists(options.policy)
+    if options.out.exists():
+        raise DataError(f"{options.out}: already exists; choose another --out or remove it")
+    display, report = _reporter("collect")
+    shared = {"workers": config.processes, "report": report, "start": options.start}
+    started = time.monotonic()
+    if options.policy is None:
+        from itertools import islice
+
+        wanted = options.episodes or config.demos.episodes
+        every = build.record_demos(config, episodes=wanted, **shared)
+        episodes = islice((episode for episode in every if episode.success), wanted)
+    else:
+        episodes = build.record_rollouts(
+            config, options.policy, seed=config.seed * 1000 + 1, episodes=options.episodes, **shared
+        )
+    write_episodes(options.out, episodes)
+    display.close()
+    print(f"{options.out}: written in {spoken(time.monotonic() - started)}")
+    return 0
+
+
+def train(options: argparse.Namespace) -> int:
+    """`robo-rl train`: imitation from scratch, or an update of `--policy` with the credit the config names."""
+    from robo_rl.app import steps
+
+    config = _load(options)
+    _policy_exists(options.policy)
+    if options.policy is None and len(options.data) > 1:
+        raise ConfigError("train: imitation takes one --data (the demonstrations); give --policy to update a policy")
+    needs_judge = config.credit.type not in ("bc", "filtered_bc")
+    if options.policy is not None and needs_judge and options.judge is None:
+        raise ConfigError(f"train: credit.type={config.credit.type} needs --judge; or choose filtered_bc or bc")
+    display, report = _reporter("train")
+
+    def work(partial: Path) -> None:
+        demos, rollouts = options.data[0], list(options.data[1:])
+        if options.policy is None:
+            steps.train_imitation(partial, report, config, demos)
+        else:
+            _weigh(partial, options, config, demos, rollouts)
+            steps.improve_policy(partial, report, config, options.policy, demos, rollouts, partial, number=1)
+        _promote(partial, steps.POLICY)
+
+    _into(options.out, work)
+    display.close()
+    print(f"policy: {options.out}")
+    return 0
+
+
+def _weigh(partial: Path, options: argparse.Namespace, config: Any, demos: Path, rollouts: list[Path]) -> None:
+    from robo_rl.app import steps
+
+    if (partial / "credit.json").exists():
+        return
+    display, report = _reporter("credit")
+    if options.judge is None:
+        steps.weigh_outcomes(partial, report, config, demos, rollouts)
+    else:
+        steps.score_and_weigh(
+            partial, report, config, demos, rollouts, judge=options.judge, policy=options.policy, number=1
+        )
+    display.close()
+
+
+def reward_fit(options: argparse.Namespace) -> int:
+    """`robo-rl reward fit`: a judge from datasets."""
+    from robo_rl.app import build, steps
+    from robo_rl.data import concat, read_episodes
+
+    config = _load(options)
+    _policy_exists(options.policy)
+    steps.single_thread()
+    episodes = concat([read_episodes(path) for path in options.data])
+    display, report = _reporter("fit")
+    if options.policy is None and options.judge is None and config.judge.trunk == "policy":
+        raise ConfigError("reward fit: judge.trunk=policy needs --policy; or use --judge.trunk=scratch")
+    judge = build.fit_judge(
+        config, episodes, policy=options.policy, previous=options.judge, seed=config.seed, report=report
+    )
+    judge.save(options.out)
+    display.close()
+    print(f"judge: {options.out} ({judge.model_id})")
+    return 0
+
+
+def reward_audit(options: argparse.Namespace) -> int:
+    """`robo-rl reward audit`: exit code 1 when the judge fails."""
+    from reward_models.audit import audit
+
+    from robo_rl.app import build, steps
+    from robo_rl.data import read_episodes
+
+    steps.single_thread()
+    judge, episodes = build.load_judge(options.judge), read_episodes(options.data)
+    result = audit(judge, episodes, seed=options.seed)
+    print(result.table())
+    if options.out is not None:
+        options.out.write_text(json.dumps(result.to_json(), indent=1))
+    return 1 if result.verdict == "fail" else 0
+
+
+def reward_score(options: argparse.Namespace) -> int:
+    """`robo-rl reward score`: a reward table of a dataset."""
+    from reward_models.score import score
+
+    from robo_rl.app import build, steps
+    from robo_rl.data import read_episodes, write_reward_table
+
+    steps.single_thread()
+    judge, episodes = build.load_judge(options.judge), read_episodes(options.data)
+    out = options.out or options.data / "rewards" / f"{options.judge.resolve().name}.parquet"
+    display, report = _reporter("score")
+    started = time.monotonic()
+    signals = score(judge, episodes, progress_callback=report)
+    write_reward_table(out, episodes, signals, judge={"id": judge.model_id})
+    display.close()
+    spent = time.monotonic() - started
+    print(f"{out}: {episodes.num_frames} frames in {spoken(spent)} ({episodes.num_frames / spent:.0f} frames/s)")
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """`robo-rl eval`: success with intervals; a paired test with `--against`."""
+    from robo_rl.app import build
+    from robo_rl.evaluation import EvaluationResult, compare
+
+    config = _load(options)
+    _policy_exists(options.policy)
+    display, report = _reporter("eval")
+    result = build.evaluate(config, options.policy, workers=config.processes, report=report)
+    display.close()
+    if options.out is not None:
+        result.save(options.out)
+    print(result.table())
+    if options.against is not None:
+        print(compare(result, EvaluationResult.load(options.against)).sentence())
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    """`robo-rl report`: the page again, from the run folder."""
+    from robo_rl.report import write_report
+
+    print(f"report: {write_report(options.run)}")
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`robo-rl doctor`: findings about a dataset; exit code 1 when one is an error."""
+    from robo_rl.data.doctor import examine, table
+
+    findings = examine(options.data)
+    print(table(findings))
+    return 1 if any(finding.severity == "error" for finding in findings) else 0
+
+
+def _policy_exists(folder: Path | None) -> None:
+    if folder is not None and not (folder / "config.json").exists():
+        raise DataError(f"{folder}: not a policy folder, config.json is missing; train one with `robo-rl train`")
