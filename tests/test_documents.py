@@ -12,8 +12,8 @@ import yaml
 
 from robo_rl.app.cli import _parser
 from robo_rl.app.config import RunConfig, dump_config
-from robo_rl.data import write_episodes
-from robo_rl.types import Outcome, Trajectory
+from robo_rl.data import read_episodes, write_episodes, write_reward_table
+from robo_rl.types import Outcome, RewardSignal, Trajectory
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -45,7 +45,7 @@ def test_every_key_of_an_experiment_is_described_with_its_default():
     assert not wrong, "\n".join(f"{key}: {text}" for key, text in sorted(wrong.items()))
 
 
-def test_every_column_of_a_dataset_is_described(tmp_path):
+def test_every_column_of_a_dataset_and_of_a_reward_table_is_described(tmp_path):
     episode = Trajectory(
         episode_id="e",
         instruction="wave",
@@ -59,9 +59,18 @@ def test_every_column_of_a_dataset_is_described(tmp_path):
     )
     write_episodes(tmp_path / "data", [episode])
     (frames,) = (tmp_path / "data" / "data").rglob("*.parquet")
-    columns = set(pq.read_schema(frames).names) | set(
-        pq.read_schema(tmp_path / "data/meta/robo_episodes.parquet").names
+    episodes = read_episodes(tmp_path / "data")
+    signal = RewardSignal(
+        episode_id="e",
+        model_id="judge@1",
+        progress=np.zeros(3, np.float32),
+        success_prob=np.zeros(3, np.float32),
+        tri_state=np.zeros((2, 3), np.float32),
+        uncertainty=np.zeros(3, np.float32),
     )
+    write_reward_table(tmp_path / "scores.parquet", episodes, [signal], judge={"id": "judge@1"})
+    facts = tmp_path / "data" / "meta" / "robo_episodes.parquet"
+    columns = {name for path in (frames, facts, tmp_path / "scores.parquet") for name in pq.read_schema(path).names}
     rows = re.findall(r"^\| (`[^|]+`) \|", (ROOT / "docs" / "data_format.md").read_text(), re.MULTILINE)
     described = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     assert columns <= described
