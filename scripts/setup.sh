@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-stamp=$venv/robo-rl-setup          # written last: its first line is `wanted`, its second the extras
+stamp=$venv/robo-rl-setup          # written last; its lines: the folder, `wanted`, the extras
 marker=$venv/robo-rl-setup-running # there while an installation is going on: the process id
 
 fail() {
@@ -13,13 +13,13 @@ fail() {
   exit 1
 }
 
-# What the environment depends on: the two files, and where it stands (an editable install holds the path).
-wanted="$({ pwd; cat pyproject.toml constraints.txt; } | cksum)"
+wanted="$(cat pyproject.toml constraints.txt | cksum)"
 
 installed_extras() { # the extras of a complete, current environment; nothing otherwise
-  [ -f "$stamp" ] && [ ! -e "$marker" ] && [ "$(head -n 1 "$stamp")" = "$wanted" ] || return 0
+  [ -f "$stamp" ] && [ ! -e "$marker" ] && [ "$(head -n 2 "$stamp")" = "$PWD
+$wanted" ] || return 0
   "$venv/bin/python" -c '' 2>/dev/null || return 0
-  tail -n +2 "$stamp"
+  tail -n +3 "$stamp"
 }
 
 missing_extras() { # of those asked for, the ones that are not installed
@@ -42,6 +42,11 @@ if [ -f "$marker" ]; then
     exec "$0" "$@"
   fi
   echo "set-up: the last one did not finish; starting afresh" >&2
+  rm -rf "$venv"
+fi
+
+if [ -f "$stamp" ] && [ "$(head -n 1 "$stamp")" != "$PWD" ]; then
+  echo "set-up: this folder was moved, and an environment holds its own path; starting afresh" >&2
   rm -rf "$venv"
 fi
 
@@ -73,7 +78,7 @@ else
     fail "the installation failed; run the same command again to start afresh"
 fi
 
-printf '%s\nbase %s\n' "$wanted" "${extras//,/ }" >"$stamp.partial"
+printf '%s\n%s\nbase %s\n' "$PWD" "$wanted" "${extras//,/ }" >"$stamp.partial"
 mv "$stamp.partial" "$stamp"
 rm -f "$marker"
 echo "set-up: done in $(($(date +%s) - started)) s" >&2
