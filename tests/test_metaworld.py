@@ -43,7 +43,8 @@ def trace(world: MetaWorldWorld, seed: int, index: int, steps: int = 4) -> list[
 # Initial states
 
 
-@pytest.mark.parametrize("task", ["push-v3", "door-open-v3"])
+# With a single pass of the library's reset these states would differ (and so in ten other tasks).
+@pytest.mark.parametrize("task", ["box-close-v3", "drawer-open-v3"])
 def test_a_state_is_the_same_bit_for_bit_after_other_episodes(task: str) -> None:
     config = MetaWorldConfig(tasks=(task,))
     world_module._FREE.clear()  # a simulator that has played nothing
