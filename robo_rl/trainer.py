@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -116,9 +116,9 @@ class Trainer:
         return config.learning_rate * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * done)))
 
     @torch.no_grad()
-    def _average(self, average: list[Tensor], parameters: list[Tensor], step: int) -> None:
+    def _average(self, average: list[Tensor], parameters: Sequence[Tensor], step: int) -> None:
         decay = min(self._config.ema, (step + 1) / (step + 10))
-        torch._foreach_lerp_(average, parameters, 1 - decay)
+        torch._foreach_lerp_(average, list(parameters), 1 - decay)
 
     @property
     def _state_file(self) -> Path:

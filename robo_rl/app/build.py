@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robo_rl.app.config import RunConfig
+from robo_rl.app.config import RunConfig, dump_config
 from robo_rl.data import EpisodeSet
 from robo_rl.errors import ConfigError
 from robo_rl.evaluation import EvaluationResult
@@ -65,7 +65,7 @@ class MakeWorld:
 
                 return TabletopWorld(options(TabletopConfig, values, "sim.options"))
             case "metaworld":
-                from sims.metaworld import MetaWorldConfig, MetaWorldWorld
+                from sims.meta_world import MetaWorldConfig, MetaWorldWorld
 
                 return MetaWorldWorld(options(MetaWorldConfig, values, "sim.options"))
         raise ConfigError(f"sim.type: {sim.type!r} is not known")
@@ -85,7 +85,7 @@ class MakeExpert:
 
                 return ScriptedExpert(options(ExpertConfig, values, "demos.expert"))
             case "metaworld":
-                from sims.metaworld import MetaWorldExpert, MetaWorldExpertConfig
+                from sims.meta_world import MetaWorldExpert, MetaWorldExpertConfig
 
                 return MetaWorldExpert(options(MetaWorldExpertConfig, values, "demos.expert"))
         raise ConfigError(f"sim.type: {self.config.sim.type!r} is not known")
@@ -150,7 +150,9 @@ def evaluate(config: RunConfig, policy: Path, *, workers: int, report: Report) -
         group_size=config.group_size,
         progress=report,
     )
-    return EvaluationResult.from_episodes(results, policy_id=name, seed=config.evaluation.seed)
+    return EvaluationResult.from_episodes(
+        results, policy_id=name, seed=config.evaluation.seed, world=json.dumps(dump_config(config.sim), sort_keys=True)
+    )
 
 
 # --- policies ---------------------------------------------------------------------------------------------
@@ -158,11 +160,11 @@ def evaluate(config: RunConfig, policy: Path, *, workers: int, report: Report) -
 
 def new_policy(config: RunConfig, episodes: EpisodeSet) -> LoadedPolicy:
     """A CompactVLA with fresh parameters, shaped and normalised for a dataset."""
-    settings = dataclasses.asdict(config.policy)
+    settings: dict[str, Any] = dataclasses.asdict(config.policy)
     settings.pop("type")
     first = episodes[0]
     cameras = {name: first.images[name].shape[1:3] for name in episodes.cameras}
-    features = features_for(cameras, first.state.shape[1], first.actions.shape[1])
+    features: dict[str, Any] = features_for(cameras, first.state.shape[1], first.actions.shape[1])
     torch.manual_seed(config.seed)
     architecture = CompactVLAConfig(device=config.device, push_to_hub=False, **settings, **features)
     policy = CompactVLAPolicy(architecture)
@@ -199,7 +201,7 @@ def policy_features(folder: Path, episodes: EpisodeSet, batch: int = 256) -> np.
 def fit_judge(
     config: RunConfig, episodes: EpisodeSet, *, policy: Path | None, previous: Path | None, seed: int, report: Report
 ) -> Any:
-    """A fitted judge: continued from `previous`, or started from the policy's image encoder."""
+    """(judge, fit result): continued from `previous`, or started from the policy's image encoder."""
     from reward_models.compact import CompactJudge, CompactJudgeConfig
     from reward_models.fit import FitConfig, fit
 
@@ -212,7 +214,7 @@ def fit_judge(
             if policy is None:
                 raise ConfigError("judge.trunk: 'policy' needs a policy to start from; give --policy or use 'scratch'")
             judge.init_trunk(load_policy(policy).policy.trunk_parameters())
-    fit(
+    result = fit(
         judge,
         episodes,
         options(FitConfig, settings.fit, "judge.fit"),
@@ -220,7 +222,7 @@ def fit_judge(
         progress_callback=report,
         warm_start=previous is not None,
     )
-    return judge
+    return judge, result
 
 
 def load_judge(folder: Path) -> Any:
@@ -230,10 +232,11 @@ def load_judge(folder: Path) -> Any:
     return CompactJudge.load(folder)
 
 
-def audit_judge(judge: Any, episodes: EpisodeSet, folder: Path, *, seed: int) -> Any:
-    """Try to fool the judge on episodes it never saw; writes `audit.json` and `quality.json` into `folder`."""
+def examine_judge(judge: Any, episodes: EpisodeSet, folder: Path, *, seed: int) -> None:
+    """Quality and audit on episodes the judge never saw: `quality.json` and `audit.json` in `folder`."""
     from reward_models.audit import audit
+    from reward_models.quality import measure_quality
 
-    result = audit(judge, episodes, seed=seed)
-    (folder / "audit.json").write_text(json.dumps(result.to_json(), indent=1))
-    return result
+    quality = measure_quality(judge.score(episodes), episodes, seed=seed)
+    (folder / "quality.json").write_text(json.dumps(quality, indent=1))
+    (folder / "audit.json").write_text(json.dumps(audit(judge, episodes, seed=seed).to_json(), indent=1))

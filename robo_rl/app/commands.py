@@ -6,12 +6,13 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from robo_rl.errors import ConfigError, DataError
 from robo_rl.loops.progress import Display, spoken
+from robo_rl.types import Trajectory
 
 
 def _load(options: argparse.Namespace) -> Any:
@@ -67,6 +68,7 @@ def collect(options: argparse.Namespace) -> int:
     if options.out.exists():
         raise DataError(f"{options.out}: already exists; choose another --out or remove it")
     display, report = _reporter("collect")
+    episodes: Iterator[Trajectory]
     shared = {"workers": config.processes, "report": report, "start": options.start}
     started = time.monotonic()
     if options.policy is None:
@@ -140,7 +142,7 @@ def reward_fit(options: argparse.Namespace) -> int:
     display, report = _reporter("fit")
     if options.policy is None and options.judge is None and config.judge.trunk == "policy":
         raise ConfigError("reward fit: judge.trunk=policy needs --policy; or use --judge.trunk=scratch")
-    judge = build.fit_judge(
+    judge, _ = build.fit_judge(
         config, episodes, policy=options.policy, previous=options.judge, seed=config.seed, report=report
     )
     judge.save(options.out)
@@ -168,7 +170,6 @@ def reward_audit(options: argparse.Namespace) -> int:
 def reward_score(options: argparse.Namespace) -> int:
     """`robo-rl reward score`: a reward table of a dataset."""
     from reward_models.score import score
-
     from robo_rl.app import build, steps
     from robo_rl.data import read_episodes, write_reward_table
 
@@ -187,7 +188,7 @@ def reward_score(options: argparse.Namespace) -> int:
 
 def evaluate(options: argparse.Namespace) -> int:
     """`robo-rl eval`: success with intervals; a paired test with `--against`."""
-    from robo_rl.app import build
+    from robo_rl.app import build, results
     from robo_rl.evaluation import EvaluationResult, compare
 
     config = _load(options)
@@ -197,15 +198,15 @@ def evaluate(options: argparse.Namespace) -> int:
     display.close()
     if options.out is not None:
         result.save(options.out)
-    print(result.table())
+    print(results.rate_table(result))
     if options.against is not None:
-        print(compare(result, EvaluationResult.load(options.against)).sentence())
+        print(results.comparison_sentence(compare(result, EvaluationResult.load(options.against))))
     return 0
 
 
 def report(options: argparse.Namespace) -> int:
     """`robo-rl report`: the page again, from the run folder."""
-    from robo_rl.report import write_report
+    from robo_rl.report.render import write_report
 
     print(f"report: {write_report(options.run)}")
     return 0

@@ -158,7 +158,7 @@ def parse_config(tree: dict[str, Any], where: str) -> RunConfig:
     _check_keys(tree, RunConfig, where, "")
     try:
         config = draccus.decode(RunConfig, tree)
-    except Exception as error:  # draccus raises several kinds, all of them the user's mistake
+    except (draccus.utils.DraccusException, TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
     _check_values(config, where)
     return config

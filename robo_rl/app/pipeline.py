@@ -16,6 +16,7 @@ from typing import Any
 from robo_rl import __version__
 from robo_rl.app import steps
 from robo_rl.app.config import RunConfig, dump_config
+from robo_rl.app.showcase import show_episodes
 from robo_rl.loops.stages import Stage
 
 
@@ -103,7 +104,24 @@ def plan(config: RunConfig, root: Path) -> Plan:
                 gathered[arm].append(name)
             starts[arm] = arms[arm](todo, starts[arm], gathered[arm], number)
             todo.evaluate(arm, starts[arm], 1)
+    _showcase(todo, starts["improved"])
     return Plan(stages=todo.stages, evaluations=todo.evaluations)
+
+
+def _showcase(todo: _Planner, improved: str) -> None:
+    judge, credit = f"judge-{todo.config.rounds}", f"credit-{todo.config.rounds}"
+    evaluations = {"before": "evaluate-imitation", "after": f"evaluate-{improved}"}
+    work = partial(
+        show_episodes,
+        config=todo.config,
+        policies={"before": todo.at("imitation", steps.POLICY), "after": todo.at(improved, steps.POLICY)},
+        evaluations={key: todo.at(name, "evaluation.json") for key, name in evaluations.items()},
+        judge=todo.at(judge, steps.JUDGE),
+        critics=todo.at(credit, "critics"),
+        workers=todo.config.processes,
+    )
+    after = ("imitation", improved, judge, credit, *evaluations.values())
+    todo.add("showcase", work, after, ("sim", "report", "evaluation", "group_size", "credit"), todo.config.processes)
 
 
 def _improved(todo: _Planner, start: str, rollouts: list[str], number: int) -> str:

@@ -16,14 +16,15 @@ import torch
 from robo_rl.algorithms.weighted_bc import WeightedBC
 from robo_rl.app import build
 from robo_rl.app.config import RunConfig
+from robo_rl.app.showcase import show_training
 from robo_rl.batches import Anchors, ChunkBatches
 from robo_rl.credit.kinds import WindowKind
 from robo_rl.data import EpisodeSet, concat, read_episodes, read_reward_table, write_episodes, write_reward_table
-from robo_rl.errors import DataError
-from robo_rl.loops.weigh import WeighConfig, Weighing, weigh
+from robo_rl.errors import DataError, RewardError
+from robo_rl.loops.weigh import WeighConfig, Weighing, weigh, weigh_config
 from robo_rl.policies.storage import LoadedPolicy, load_policy, save_policy
 from robo_rl.trainer import Trainer, TrainerConfig
-from robo_rl.types import Trajectory
+from robo_rl.types import RewardSignal, Trajectory
 
 Report = Callable[[int, int], None]
 
@@ -182,11 +183,12 @@ def fit_judge(
     training = concat(
         [read_episodes(demos), *(_seen_part(path, config) for path in rollouts[:-1]), newest.select(seen)]
     )
-    judge = build.fit_judge(
+    judge, result = build.fit_judge(
         config, training, policy=policy, previous=previous, seed=config.seed + number, report=report
     )
     judge.save(folder / JUDGE)
-    build.audit_judge(judge, newest.select(held), folder, seed=config.seed + number)
+    (folder / "curves.json").write_text(json.dumps(result.curves))
+    build.examine_judge(judge, newest.select(held), folder, seed=config.seed + number)
 
 
 def split_held_out(episodes: EpisodeSet, share: float) -> tuple[list[int], list[int]]:
@@ -213,35 +215,48 @@ def score_and_weigh(
 ) -> None:
     """Score every episode, keep the tables, and turn the scores into sample weights."""
     single_thread()
+    require_passed(judge.parent / "audit.json", config)
     sets = [read_episodes(path) for path in (demos, *rollouts)]
     model = build.load_judge(judge)
-    signals, features = [], []
+    signals: list[RewardSignal] = []
+    features: list[np.ndarray] = []
     total = sum(len(part) for part in sets)
     for place, part in enumerate(sets):
-        scored = model.score(part)
-        write_reward_table(folder / f"rewards-{place}.parquet", part, scored, judge={"id": model.model_id})
-        signals += read_reward_table(folder / f"rewards-{place}.parquet", part)
-        if config.credit.features == "judge":
-            features += model.embed(part)
-        report(len(signals), total)
+        scored = []
+        for signal, hidden in model.observe(part):
+            scored.append(signal)
+            features.append(hidden)
+            report(len(signals) + len(scored), total)
+        table = folder / f"rewards-{place}.parquet"
+        write_reward_table(table, part, scored, judge={"id": model.model_id})
+        signals += read_reward_table(table, part)
     episodes = concat(sets)
-    stacked = np.concatenate(features) if features else build.policy_features(policy, episodes)
-    result = weigh(episodes, signals, stacked, weigh_config(config), seed=config.seed + number)
+    seen = np.concatenate(features) if config.credit.features == "judge" else build.policy_features(policy, episodes)
+    result, critics = weigh(episodes, signals, seen, weigh_config(config.credit), seed=config.seed + number)
     save_weighing(folder, result, episodes)
+    if critics is not None:
+        critics.save(folder / "critics")
+    show_training(folder, episodes, signals, result)
+
+
+def require_passed(path: Path, config: RunConfig) -> None:
+    """A judge that failed its audit teaches nobody, unless the config says so."""
+    if config.accept_failed_audit or not path.exists():
+        return
+    failed = [row["control"] for row in json.loads(path.read_text())["rows"] if row["verdict"] == "fail"]
+    if failed:
+        raise RewardError(
+            f"{path}: the judge failed its audit ({', '.join(failed)}); improve the judge, "
+            "or set accept_failed_audit=true to train with it all the same"
+        )
 
 
 def weigh_outcomes(folder: Path, report: Report, config: RunConfig, demos: Path, rollouts: Sequence[Path]) -> None:
     """Filtered BC: no judge, only how the episodes ended."""
     episodes = concat([read_episodes(path) for path in (demos, *rollouts)])
-    result = weigh(episodes, [], None, WeighConfig(type="filtered_bc"), seed=config.seed)
+    result, _ = weigh(episodes, [], None, WeighConfig(type="filtered_bc"), seed=config.seed)
     save_weighing(folder, result, episodes)
     report(1, 1)
-
-
-def weigh_config(config: RunConfig) -> WeighConfig:
-    """The credit section, without what only the judge's side needs."""
-    fields = {f.name for f in dataclasses.fields(WeighConfig)}
-    return WeighConfig(**{name: getattr(config.credit, name) for name in fields})
 
 
 def save_weighing(folder: Path, result: Weighing, episodes: EpisodeSet) -> None:

@@ -7,21 +7,22 @@ an episode's credit never comes from a critic that was trained on that episode.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 import numpy as np
 
-from robo_rl.credit.baselines import awr_weights, aw_bc_weights, filtered_bc_weights, plain_bc_weights, rabc_weights
+from robo_rl.credit.baselines import aw_bc_weights, awr_weights, filtered_bc_weights, plain_bc_weights, rabc_weights
 from robo_rl.credit.habc import advantages, habc_gate, habc_weights
 from robo_rl.credit.kinds import WindowKind, efficiency_ok, outcome_labels
 from robo_rl.credit.normalise import unit_mean, weight_summary
 from robo_rl.credit.segments import frame_deltas
 from robo_rl.credit.smoothing import smooth_within_episodes
-from robo_rl.critics import CriticConfig, cross_fit
+from robo_rl.critics import CriticConfig, Critics, cross_fit, fit_critics
 from robo_rl.data import EpisodeSet
-from robo_rl.data.windows import find_windows
+from robo_rl.data.windows import find_windows, segments
 from robo_rl.errors import DataError
-from robo_rl.types import RewardSignal
+from robo_rl.types import RewardSignal, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,16 @@ class WeighConfig:
     tau_e: float = 1.0
     clip_logit: float = 8.0
     smooth: int = 1
-    demo_weight: str = "one"
-    failure_weight: str = "zero"
+    demo_weight: Literal["one", "gate"] = "one"
+    failure_weight: Literal["zero", "positive"] = "zero"
     critic: CriticConfig = field(default_factory=CriticConfig)
     folds: int = 3
     awr_beta: float = 0.1
+
+
+def weigh_config(settings: Any) -> WeighConfig:
+    """From any object with at least these fields (the experiment file's `credit` section has more)."""
+    return WeighConfig(**{f.name: getattr(settings, f.name) for f in fields(WeighConfig)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +67,10 @@ def weigh(
     config: WeighConfig,
     *,
     seed: int,
-) -> Weighing:
-    """Sample weights of all frames. `features` float32 (N, D) are needed by HABC alone.
+) -> tuple[Weighing, Critics | None]:
+    """Sample weights of all frames, and (for HABC) critics fitted to all episodes, to show the gate elsewhere.
+
+    `features` float32 (N, D) are needed by HABC alone.
 
     Raises DataError when a signal is missing, or when no frame has positive weight.
     """
@@ -74,7 +82,7 @@ def weigh(
     if config.type == "habc":
         return _habc(episodes, kind, signals, features, config, seed)
     weight = _baseline(episodes, kind, signals, config)
-    return Weighing(
+    plain = Weighing(
         weight=weight,
         kind=kind,
         gate=blank,
@@ -82,6 +90,7 @@ def weigh(
         efficiency=blank,
         summary=_summary(weight, kind),
     )
+    return plain, None
 
 
 def _baseline(
@@ -111,7 +120,7 @@ def _habc(
     features: np.ndarray | None,
     config: WeighConfig,
     seed: int,
-) -> Weighing:
+) -> tuple[Weighing, Critics]:
     if features is None:
         raise DataError("HABC needs features of every frame; score the dataset with a judge first")
     lengths = np.asarray(episodes.lengths)
@@ -128,28 +137,15 @@ def _habc(
     first = np.asarray(episodes.first_frame)
     for number, episode in enumerate(episodes):
         rows = slice(first[number], first[number] + lengths[number])
-        steps = len(episode)
-        advantage = advantages(
-            z_v[rows],
-            v_e[rows],
-            episode.outcome,
-            hop=config.hop,
-            segment_ids=_segments(episode.controller),
-            success_row=steps,
-            scales=(config.tau_v, config.tau_e),
-            clip_logit=config.clip_logit,
-        )
-        gate[rows][:steps] = habc_gate(advantage.viability, advantage.adv_viability, advantage.adv_efficiency)
-    weight = habc_weights(
-        kind, np.clip(gate, 0.0, 2.0), demo_weight=config.demo_weight, failure_weight=config.failure_weight
-    )
+        gate[rows][:-1] = episode_gate(episode, z_v[rows], v_e[rows], config)
+    weight = habc_weights(kind, gate, demo_weight=config.demo_weight, failure_weight=config.failure_weight)
     summary = _summary(weight, kind) | {f"critic_{key}": float(value) for key, value in fitted.metrics.items()}
     for name in ("AUTONOMOUS_SUCCESS", "AUTONOMOUS_FAILURE", "DEMO"):
         chosen = gate[kind == WindowKind[name]]
         if len(chosen):
             summary[f"gate_mean_{name.lower()}"] = float(chosen.mean())
             summary[f"gate_std_{name.lower()}"] = float(chosen.std())
-    return Weighing(
+    result = Weighing(
         weight=weight,
         kind=kind,
         gate=gate,
@@ -157,6 +153,24 @@ def _habc(
         efficiency=v_e.astype(np.float32),
         summary=summary,
     )
+    owner = np.asarray(episodes.episode_of_frame)
+    return result, fit_critics(features, arrays, owner, config=config.critic, seed=seed)
+
+
+def episode_gate(episode: Trajectory, z_v: np.ndarray, v_e: np.ndarray, config: WeighConfig) -> np.ndarray:
+    """HABC gate of every step, (T+1,), (T+1,) -> float32 (T,). V_e is 0 at the final observation of a success."""
+    advantage = advantages(
+        z_v,
+        v_e,
+        episode.outcome,
+        hop=config.hop,
+        segment_ids=segments(episode.controller),
+        success_row=len(episode),
+        scales=(config.tau_v, config.tau_e),
+        clip_logit=config.clip_logit,
+    )
+    gate = habc_gate(advantage.viability, advantage.adv_viability, advantage.adv_efficiency)
+    return np.clip(gate, 0.0, 2.0).astype(np.float32)
 
 
 def critic_arrays(episodes: EpisodeSet, kind: np.ndarray, *, demos_teach_efficiency: bool) -> dict[str, np.ndarray]:
@@ -181,10 +195,6 @@ def critic_arrays(episodes: EpisodeSet, kind: np.ndarray, *, demos_teach_efficie
         "terminal_success": final & success,
         "next_index": np.where(final, index, index + 1),
     }
-
-
-def _segments(controller: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(controller[1:] != controller[:-1])])
 
 
 def _success_logits(signals: Sequence[RewardSignal]) -> np.ndarray:

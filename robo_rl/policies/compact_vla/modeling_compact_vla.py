@@ -28,8 +28,9 @@ class _Block(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.modulate = nn.Linear(context, 2 * width)
-        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        nn.init.zeros_(self.inner[2].weight)
+        last = nn.Linear(2 * width, width)
+        nn.init.zeros_(last.weight)
+        self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), last)
 
     def forward(self, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
         return x + self.inner(self.norm(x) * (1 + scale) + shift)
@@ -38,11 +39,13 @@ class _Block(nn.Module):
 class FlowHead(nn.Module):
     """Velocity of a noisy chunk: (B, D, chunk*A), (B, D, 1), context (B, C) -> (B, D, chunk*A)."""
 
+    frequencies: Tensor
+
     def __init__(self, flat: int, context: int, width: int, blocks: int) -> None:
         super().__init__()
         self.enter = nn.Linear(flat, width)
         self.time = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Linear(width, width))
-        self.blocks = nn.ModuleList(_Block(width, context) for _ in range(blocks))
+        self.blocks: list[_Block] = nn.ModuleList(_Block(width, context) for _ in range(blocks))  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width)
         self.leave = nn.Linear(width, flat)
         self.register_buffer("frequencies", 2.0 ** torch.arange(8) * torch.pi / 2, persistent=False)
@@ -76,9 +79,10 @@ class CompactVLAPolicy(PreTrainedPolicy):
         state_dim = config.robot_state_feature.shape[0]
         self.text = TextEncoder(config.text_dim)
         self.trunks = nn.ModuleList(ConvTrunk(config.channels) for _ in self.cameras)
-        self.pools = nn.ModuleList(LanguagePool(config.channels, config.text_dim, config.queries) for _ in self.cameras)
         self.proprio = nn.Sequential(nn.Linear(state_dim, 64), nn.GELU(), nn.Linear(64, 64))
-        seen = sum(pool.out_dim for pool in self.pools) + 64 + config.text_dim
+        pools = [LanguagePool(config.channels, config.text_dim, config.queries) for _ in self.cameras]
+        self.pools = nn.ModuleList(pools)
+        seen = sum(pool.out_dim for pool in pools) + 64 + config.text_dim
         self.fuse = nn.Sequential(
             nn.LayerNorm(seen),
             nn.Linear(seen, 384),
