@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from robo_rl.data import cache, layout
-from robo_rl.data.tables import Columns, EpisodeFacts, read_columns, read_facts
+from robo_rl.data.tables import Columns, Episodes, cameras, read_columns, read_facts
 from robo_rl.errors import DataError
 from robo_rl.types import Trajectory
 
@@ -24,19 +24,68 @@ class _Store:
     root: Path
     fps: float
     fingerprint: str
-    frames: dict[str, np.ndarray]  # camera -> memmap uint8 (N, H, W, 3)
+    frames: dict[str, np.memmap]  # camera -> uint8 (N, H, W, 3)
     columns: Columns
-    facts: list[EpisodeFacts]
-    first: np.ndarray  # int64 (E,)
-    lengths: np.ndarray  # int64 (E,), rows: T + 1
+    episodes: Episodes
+
+    def trajectory(self, episode: int) -> Trajectory:
+        start = int(self.episodes.first[episode])
+        stop = start + int(self.episodes.lengths[episode])
+        facts, columns = self.episodes.facts[episode], self.columns
+        progress = None if columns.progress is None else columns.progress[start:stop]
+        return Trajectory(
+            episode_id=facts.episode_id,
+            instruction=facts.instruction,
+            images={camera: np.asarray(frames)[start:stop] for camera, frames in self.frames.items()},
+            state=columns.state[start:stop],
+            actions=columns.action[start : stop - 1],
+            controller=columns.controller[start : stop - 1],
+            outcome=facts.outcome,
+            fps=self.fps,
+            task=facts.task,
+            policy_id=facts.policy_id,
+            seed=facts.seed,
+            index=facts.index,
+            reward=_reward(columns.reward, start, stop) if facts.has_reward else None,
+            true_progress=None if progress is None or np.isnan(progress).any() else progress,
+            note=facts.note,
+        )
+
+
+def _reward(reward: np.ndarray | None, start: int, stop: int) -> np.ndarray | None:
+    """Rewards of the kept actions. That of a dropped last action, often the only one, goes to the action before."""
+    if reward is None or reward[stop - 1] == 0:
+        return None if reward is None else reward[start : stop - 1]
+    kept = reward[start : stop - 1].copy()
+    kept[-1] += reward[stop - 1]
+    return kept
+
+
+class FlatImages:
+    """Frames of one camera over several datasets, indexed like an array of (N, H, W, 3); reading copies."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, episodes: EpisodeSet, camera: str) -> None:
+        self._episodes, self._camera = episodes, camera
+        self.shape = (episodes.num_frames, *episodes[0].images[camera].shape[1:])
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, frames: int | slice | np.ndarray | Sequence[int]) -> np.ndarray:
+        chosen = np.arange(len(self))[frames]
+        images = self._episodes.gather(self._camera, np.atleast_1d(chosen))
+        return images[0] if np.ndim(chosen) == 0 else images
 
 
 class EpisodeSet(Sequence[Trajectory]):
     """Episodes of one or several datasets. Global frame indices run over its own episodes, in order.
 
     Attributes: `root` (of the first dataset), `fps`, `cameras`, `fingerprint`, `num_frames`,
-    `first_frame` int64 (E,), `lengths` int64 (E,) rows of each episode, `flat_state` (N, S),
-    `flat_actions` (N, A), `episode_of_frame` (N,), `is_final` bool (N,).
+    `first_frame` int64 (E,), `lengths` int64 (E,) rows of each episode (T + 1), `flat_state` float32 (N, S),
+    `flat_actions` float32 (N, A) (a final row repeats the last action), `episode_of_frame` int64 (N,),
+    `is_final` bool (N,).
     """
 
     def __init__(self, stores: Sequence[_Store], members: Sequence[tuple[int, int]]) -> None:
@@ -45,29 +94,32 @@ class EpisodeSet(Sequence[Trajectory]):
         self._stores, self._members = list(stores), list(members)
         self.root, self.fps = stores[0].root, stores[0].fps
         self.cameras = tuple(stores[0].frames)
-        self.lengths = np.array([stores[s].lengths[e] for s, e in members], dtype=np.int64)
-        self.first_frame = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+        self.lengths = np.array([stores[s].episodes.lengths[e] for s, e in members], dtype=np.int64)
+        self.first_frame = (np.cumsum(self.lengths) - self.lengths).astype(np.int64)
         self.num_frames = int(self.lengths.sum())
-        self.episode_of_frame = np.repeat(np.arange(len(members)), self.lengths)
+        self.episode_of_frame = np.repeat(np.arange(len(members), dtype=np.int64), self.lengths)
         self.is_final = np.zeros(self.num_frames, dtype=bool)
         self.is_final[self.first_frame + self.lengths - 1] = True
+        self._is_whole = len(stores) == 1 and self._members == [(0, e) for e in range(len(stores[0].episodes.first))]
         self._store_of_frame = np.repeat([s for s, _ in members], self.lengths)
         offset = np.arange(self.num_frames) - np.repeat(self.first_frame, self.lengths)
-        self._row_of_frame = np.repeat([stores[s].first[e] for s, e in members], self.lengths) + offset
-        self.flat_state = self._gathered("state")
-        self.flat_actions = self._gathered("action")
+        self._row_of_frame = np.repeat([stores[s].episodes.first[e] for s, e in members], self.lengths) + offset
+        self.flat_state = self._gathered(lambda columns: columns.state)
+        self.flat_actions = self._gathered(lambda columns: columns.action)
         self.fingerprint = self._hash()
 
-    def _gathered(self, name: str) -> np.ndarray:
-        parts = [
-            getattr(self._stores[s].columns, name)[self._stores[s].first[e] :][: self._stores[s].lengths[e]]
-            for s, e in self._members
-        ]
+    def _gathered(self, column: Any) -> np.ndarray:
+        if self._is_whole:
+            whole: np.ndarray = column(self._stores[0].columns)
+            return whole
+        parts = []
+        for s, e in self._members:
+            start = self._stores[s].episodes.first[e]
+            parts.append(column(self._stores[s].columns)[start : start + self._stores[s].episodes.lengths[e]])
         return np.concatenate(parts)
 
     def _hash(self) -> str:
-        whole = [(s, e) for s, store in enumerate(self._stores) for e in range(len(store.lengths))]
-        if len(self._stores) == 1 and whole == self._members:
+        if self._is_whole:
             return self._stores[0].fingerprint
         text = json.dumps([[self._stores[s].fingerprint, e] for s, e in self._members])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -84,97 +136,88 @@ class EpisodeSet(Sequence[Trajectory]):
             return self.select(range(*number.indices(len(self))))
         if not -len(self) <= number < len(self):
             raise IndexError(f"episode {number} of {len(self)}")
-        store_number, episode = self._members[number]
-        store = self._stores[store_number]
-        start, stop = int(store.first[episode]), int(store.first[episode] + store.lengths[episode])
-        facts, columns = store.facts[episode], store.columns
-        return Trajectory(
-            episode_id=facts.episode_id,
-            instruction=facts.instruction,
-            images={camera: frames[start:stop] for camera, frames in store.frames.items()},
-            state=columns.state[start:stop],
-            actions=columns.action[start : stop - 1],
-            controller=columns.controller[start : stop - 1],
-            outcome=facts.outcome,
-            fps=store.fps,
-            task=facts.task,
-            policy_id=facts.policy_id,
-            seed=facts.seed,
-            index=facts.index,
-            reward=None if columns.reward is None else columns.reward[start : stop - 1],
-            true_progress=None if columns.progress is None else columns.progress[start:stop],
-            note=facts.note,
-        )
+        store, episode = self._members[number]
+        return self._stores[store].trajectory(episode)
 
     def __iter__(self) -> Iterator[Trajectory]:
         return (self[number] for number in range(len(self)))
 
     def gather(self, camera: str, frames: np.ndarray) -> np.ndarray:
         """Frames by global index: uint8 (len(frames), H, W, 3), a copy."""
+        self._require_camera(camera)
         frames = np.asarray(frames)
         if len(self._stores) == 1:
-            return self._stores[0].frames[camera][self._row_of_frame[frames]]
+            return np.asarray(self._stores[0].frames[camera])[self._row_of_frame[frames]]
         owner, rows = self._store_of_frame[frames], self._row_of_frame[frames]
         out = np.empty((len(frames), *self._stores[0].frames[camera].shape[1:]), dtype=np.uint8)
         for number in np.unique(owner):
             chosen = owner == number
-            out[chosen] = self._stores[number].frames[camera][rows[chosen]]
+            out[chosen] = np.asarray(self._stores[number].frames[camera])[rows[chosen]]
         return out
 
+    def flat_images(self, camera: str) -> np.memmap | FlatImages:
+        """All frames of a camera, uint8 (N, H, W, 3): the memory map itself for a whole dataset."""
+        self._require_camera(camera)
+        return self._stores[0].frames[camera] if self._is_whole else FlatImages(self, camera)
+
+    def _require_camera(self, camera: str) -> None:
+        if camera not in self.cameras:
+            present = ", ".join(self.cameras) or "none"
+            raise DataError(f"{self.root}: camera {camera!r} is missing; the dataset has {present}")
+
     def select(self, numbers: Sequence[int] | range | np.ndarray) -> EpisodeSet:
-        """Some of the episodes, in the order given; shares memory."""
+        """Some of the episodes, in the order given; shares the frames."""
         return EpisodeSet(self._stores, [self._members[int(number)] for number in numbers])
 
-    def split(self, share: float, *, seed: int) -> tuple[EpisodeSet, EpisodeSet]:
-        """(1 - share, share) of the episodes, drawn alike from every task and outcome."""
+    def split(self, fraction: float, seed: int) -> tuple[EpisodeSet, EpisodeSet]:
+        """(rest, `fraction` of the episodes), drawn alike from every task and outcome.
+
+        Each group of n gives floor(fraction n) or one more, so that the total is round(fraction E). Raises
+        DataError when one side would be empty.
+        """
         rng = np.random.default_rng(seed)
         groups: dict[tuple[str, str], list[int]] = {}
         for number, (s, e) in enumerate(self._members):
-            facts = self._stores[s].facts[e]
+            facts = self._stores[s].episodes.facts[e]
             groups.setdefault((facts.task or facts.instruction, str(facts.outcome)), []).append(number)
-        taken: set[int] = set()
-        for _, members in sorted(groups.items()):
-            taken |= {int(n) for n in rng.permutation(members)[: round(share * len(members))]}
+        members = [rng.permutation(groups[name]) for name in sorted(groups)]
+        shares = np.array([fraction * len(group) for group in members])
+        counts = np.floor(shares + 1e-9).astype(int)
+        order = rng.permutation(len(members))
+        order = order[np.argsort(-(shares - counts)[order], kind="stable")]
+        counts[order[: round(fraction * len(self)) - counts.sum()]] += 1
+        taken = {int(number) for group, count in zip(members, counts, strict=True) for number in group[:count]}
         if not taken or len(taken) == len(self):
-            raise DataError(f"{len(self)} episodes cannot be split {1 - share:.0%} / {share:.0%}")
-        rest = [number for number in range(len(self)) if number not in taken]
-        return self.select(rest), self.select(sorted(taken))
-
-    def parts(self) -> list[tuple[_Store, list[tuple[int, int]]]]:
-        """(store, [(number here, number in the store)]) of each dataset behind this set."""
-        return [
-            (store, [(n, e) for n, (s, e) in enumerate(self._members) if s == place])
-            for place, store in enumerate(self._stores)
-        ]
+            raise DataError(f"{self.root}: {len(self)} episodes cannot be split {1 - fraction:.0%} / {fraction:.0%}")
+        return self.select([number for number in range(len(self)) if number not in taken]), self.select(sorted(taken))
 
 
 def read_episodes(root: Path | str) -> EpisodeSet:
     """Open a LeRobotDataset v3 folder, ours or anyone's. Raises DataError naming the file that is wrong.
 
+    The first reading decodes all frames into `.cache/robo_rl` inside the folder; later ones map that file.
     Data without our `robo.final` column: an episode's last frame is taken as its final observation and its
-    last action is dropped.
+    last action is dropped; an outcome is known if `next.success`, or a reward of 0 and 1, tells it; the
+    controller is a person, or whom an `intervention` column names.
     """
     root = Path(root)
     info = _info(root)
     columns = read_columns(root, info)
-    facts, first, lengths, spans = read_facts(root, info, columns)
+    episodes = read_facts(root, info, columns)
     mark = layout.fingerprint(root)
-    frames = {}
-    for key, feature in info["features"].items():
-        if feature["dtype"] in ("video", "image"):
-            name = key.removeprefix(layout.IMAGES)
-            frames[name] = cache.decoded(root, mark, key, feature, spans[key])
+    frames = {
+        layout.camera_name(key): cache.decoded(root, mark, key, feature, episodes.spans[key])
+        for key, feature in cameras(info).items()
+    }
     store = _Store(
         root=root,
         fps=float(info["fps"]),
         fingerprint=mark,
         frames=frames,
         columns=columns,
-        facts=facts,
-        first=first,
-        lengths=lengths,
+        episodes=episodes,
     )
-    return EpisodeSet([store], [(0, episode) for episode in range(len(lengths))])
+    return EpisodeSet([store], [(0, episode) for episode in range(len(episodes.first))])
 
 
 def _info(root: Path) -> dict[str, Any]:
@@ -183,40 +226,42 @@ def _info(root: Path) -> dict[str, Any]:
         raise DataError(f"{root}: no such dataset folder")
     try:
         info = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{root}: not a LeRobotDataset, {layout.INFO} is missing") from None
     except ValueError as error:
         raise DataError(f"{path}: cannot be read ({error})") from None
-    version = info.get("codebase_version", "unknown")
+    version = info.get("codebase_version", "of unknown version")
     if version != layout.VERSION:
         raise DataError(
-            f"{root}: LeRobotDataset {version}; this needs {layout.VERSION}, convert it with "
-            "`python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=...`"
+            f"{root}: LeRobotDataset {version}; this needs {layout.VERSION}, convert it with `python -m "
+            f"lerobot.scripts.convert_dataset_v21_to_v30 --repo-id={root.name} --root={root} --push-to-hub=false`"
         )
-    if not info.get("total_episodes"):
+    missing = [key for key in ("fps", "features", "total_episodes", "total_frames") if key not in info]
+    if missing:
+        raise DataError(f"{path}: key {missing[0]!r} is missing; copy the dataset again")
+    if not info["total_episodes"]:
         raise DataError(f"{root}: the dataset has no episodes")
-    return info
+    return dict(info)
 
 
 def concat(sets: Sequence[EpisodeSet]) -> EpisodeSet:
-    """Several sets as one. Raises DataError where rate, cameras, frame sizes or widths differ."""
+    """Several sets as one. Raises DataError where rate, cameras, frame sizes or widths differ, or nothing is given."""
+    if not sets:
+        raise DataError("there is no dataset to put together; name at least one")
     stores: list[_Store] = []
     members: list[tuple[int, int]] = []
     for part in sets:
-        require_alike(sets[0], part)
-        for number, (s, e) in enumerate(part._members):
-            del number
-            store = part._stores[s]
-            place = next((i for i, known in enumerate(stores) if known is store), None)
-            if place is None:
+        _require_alike(sets[0], part)
+        places = []
+        for store in part._stores:
+            if not any(store is known for known in stores):
                 stores.append(store)
-                place = len(stores) - 1
-            members.append((place, e))
+            places.append(next(place for place, known in enumerate(stores) if known is store))
+        members += [(places[s], e) for s, e in part._members]
     return EpisodeSet(stores, members)
 
 
-def require_alike(one: EpisodeSet, other: EpisodeSet) -> None:
-    """DataError unless two sets can be learned from together."""
+def _require_alike(one: EpisodeSet, other: EpisodeSet) -> None:
     if one is other:
         return
     if one.fps != other.fps:
@@ -233,20 +278,18 @@ def require(
     episodes: EpisodeSet,
     *,
     fps: float | None = None,
-    cameras: dict[str, tuple[int, ...]] | Sequence[str] | None = None,
+    cameras: Mapping[str, tuple[int, ...]] | Sequence[str] | None = None,
     state_dim: int | None = None,
     action_dim: int | None = None,
 ) -> None:
-    """DataError naming what a dataset lacks of what its user needs."""
+    """DataError naming what a dataset lacks of what its user needs. `cameras` may give sizes (height, width)."""
     where = episodes.root
     if fps is not None and episodes.fps != fps:
         raise DataError(f"{where}: recorded at {episodes.fps:g} fps, but {fps:g} fps are needed")
     for camera in cameras or ():
-        if camera not in episodes.cameras:
-            present = ", ".join(episodes.cameras) or "none"
-            raise DataError(f"{where}: camera {camera!r} is missing; the dataset has {present}")
+        episodes._require_camera(camera)
         size = episodes[0].images[camera].shape[1:3]
-        if isinstance(cameras, dict) and tuple(cameras[camera]) != tuple(size):
+        if isinstance(cameras, Mapping) and tuple(cameras[camera]) != tuple(size):
             raise DataError(f"{where}: camera {camera!r} has frames {size}, but {tuple(cameras[camera])} are needed")
     for name, wanted, array in (
         ("state", state_dim, episodes.flat_state),

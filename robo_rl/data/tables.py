@@ -14,8 +14,6 @@ from robo_rl.data import layout
 from robo_rl.errors import DataError
 from robo_rl.types import Controller, Outcome
 
-Spans = dict[str, list[tuple[int, int, int]]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
@@ -29,7 +27,6 @@ class Columns:
     success: np.ndarray | None  # bool (N,)
     done: np.ndarray | None  # bool (N,)
     episode: np.ndarray  # int64 (N,)
-    ours: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +41,49 @@ class EpisodeFacts:
     seed: int = 0
     index: int = 0
     note: str = ""
+    has_reward: bool = True
 
 
-def read_table(path: Path) -> pa.Table:
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Where an episode's frames of one camera are."""
+
+    path: Path
+    first: int  # number of its first frame within the file
+    length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episodes:
+    """All episodes, in order."""
+
+    facts: list[EpisodeFacts]
+    first: np.ndarray  # int64 (E,), first row
+    lengths: np.ndarray  # int64 (E,), rows
+    spans: dict[str, list[Span]]  # feature key -> one span an episode
+
+
+def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
     """A parquet file, or DataError naming it."""
     if not path.exists():
         raise DataError(f"{path}: the file is missing; copy the dataset again")
     try:
-        return pq.read_table(path)
+        return pq.read_table(path, columns=columns, partitioning=None)
     except (pa.ArrowException, OSError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
             f"{path}: not readable as parquet ({first}); the recording was cut off or the copy is damaged"
         ) from None
+
+
+def cameras(info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Features that are colour images, by key. Depth maps are not."""
+
+    def is_depth(feature: dict[str, Any]) -> bool:
+        facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
+        return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+
+    return {key: f for key, f in info["features"].items() if f["dtype"] in ("image", "video") and not is_depth(f)}
 
 
 def read_columns(root: Path, info: dict[str, Any]) -> Columns:
@@ -65,55 +92,65 @@ def read_columns(root: Path, info: dict[str, Any]) -> Columns:
     if not paths:
         raise DataError(f"{root}: there is no data/*/*.parquet; copy the dataset again")
     wanted = [key for key, f in info["features"].items() if f["dtype"] not in ("image", "video")]
-    tables = [read_table(path) for path in paths]
-    for path, table in zip(paths, tables, strict=True):
-        missing = [key for key in ("action", "episode_index", "index") if key not in table.column_names]
-        if missing:
-            raise DataError(f"{path}: column {missing[0]!r} is missing; it has {', '.join(table.column_names)}")
-    table = pa.concat_tables([t.select([k for k in t.column_names if k in wanted]) for t in tables])
-    table = table.sort_by("index")
-    if table.num_rows != info["total_frames"]:
-        raise DataError(f"{root}: {table.num_rows} frames in data/, but {layout.INFO} says {info['total_frames']}")
+    tables = [_numbers(path, wanted) for path in paths]
+    table = pa.concat_tables([table.select(tables[0].column_names) for table in tables])
+    count = table.num_rows
+    if count != info["total_frames"]:
+        raise DataError(f"{root}: {count} frames in data/, but {layout.INFO} says {info['total_frames']}")
 
     def read(key: str) -> np.ndarray | None:
         return _dense(table[key]) if key in table.column_names else None
 
-    episode = _needed(read("episode_index"))
-    action = np.ascontiguousarray(_needed(read("action")).reshape(table.num_rows, -1), dtype=np.float32)
-    state = read("observation.state")
-    state = np.zeros((table.num_rows, 0), np.float32) if state is None else state.reshape(table.num_rows, -1)
-    bad = np.flatnonzero(~np.isfinite(action).all(1))
-    if len(bad):
-        frame = int(bad[0] - np.flatnonzero(episode == episode[bad[0]])[0])
-        raise DataError(f"{root}: action is not finite at episode {episode[bad[0]]}, frame {frame}")
-    return Columns(
-        state=np.ascontiguousarray(state, dtype=np.float32),
+    index, episode = (_dense(table[key]).reshape(count) for key in ("index", "episode_index"))
+    action, state = _matrix(_dense(table["action"])), read("observation.state")
+    wrong = np.flatnonzero(index != np.arange(count))
+    if len(wrong):
+        raise DataError(
+            f"{root}: row {wrong[0]} of data/ has index {index[wrong[0]]}; rows are numbered 0, 1, 2, ... in file order"
+        )
+    columns = Columns(
+        state=np.zeros((count, 0), np.float32) if state is None else _matrix(state),
         action=action,
-        controller=_controllers(read(layout.CONTROLLER), read("intervention"), len(action)),
-        reward=_flat(read("next.reward")),
-        progress=_flat(read(layout.PROGRESS)),
-        success=_flat(read("next.success")),
-        done=_flat(read("next.done")),
+        controller=_controllers(read(layout.CONTROLLER), read("intervention"), count),
+        reward=_flat(read("next.reward"), np.float32),
+        progress=_flat(read(layout.PROGRESS), np.float32),
+        success=_flat(read("next.success"), bool),
+        done=_flat(read("next.done"), bool),
         episode=episode,
-        ours=layout.FINAL in table.column_names,
     )
+    for name, values in (("action", columns.action), ("observation.state", columns.state)):
+        bad = np.flatnonzero(~np.isfinite(values).all(1))
+        if len(bad):
+            frame = int(bad[0] - np.searchsorted(episode, episode[bad[0]]))
+            raise DataError(f"{root}: {name} is not finite at episode {episode[bad[0]]}, frame {frame}")
+    return columns
 
 
-def _needed(values: np.ndarray | None) -> np.ndarray:
-    if values is None:
-        raise DataError("a column that was there is gone")
-    return values
+def _numbers(path: Path, wanted: list[str]) -> pa.Table:
+    try:
+        present = pq.read_schema(path).names
+    except (pa.ArrowException, OSError):
+        present = wanted  # `read_table` says what is wrong with the file
+    table = read_table(path, [key for key in wanted if key in present])
+    for key in ("action", "episode_index", "index"):
+        if key not in table.column_names:
+            raise DataError(f"{path}: column {key!r} is missing; it has {', '.join(present)}")
+    return table
 
 
-def _flat(values: np.ndarray | None) -> np.ndarray | None:
-    return None if values is None else values.reshape(len(values))
+def _flat(values: np.ndarray | None, dtype: type) -> np.ndarray | None:
+    return None if values is None else values.reshape(len(values)).astype(dtype)
+
+
+def _matrix(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values.reshape(len(values), -1), dtype=np.float32)
 
 
 def _dense(column: pa.ChunkedArray) -> np.ndarray:
     array = column.combine_chunks()
-    if pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
-        return array.flatten().to_numpy(zero_copy_only=False).reshape(len(array), -1)
-    return array.to_numpy(zero_copy_only=False)
+    while pa.types.is_fixed_size_list(array.type) or pa.types.is_list(array.type):
+        array = array.flatten()
+    return array.to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
 def _controllers(ours: np.ndarray | None, intervention: np.ndarray | None, count: int) -> np.ndarray:
@@ -124,78 +161,113 @@ def _controllers(ours: np.ndarray | None, intervention: np.ndarray | None, count
     return np.full(count, Controller.HUMAN, dtype=np.int8)
 
 
-def read_facts(
-    root: Path, info: dict[str, Any], columns: Columns
-) -> tuple[list[EpisodeFacts], np.ndarray, np.ndarray, Spans]:
-    """Facts, first row and number of rows of every episode, and where its frames are in the files."""
+def read_facts(root: Path, info: dict[str, Any], columns: Columns) -> Episodes:
+    """Facts and places of all episodes, checked against the rows."""
     paths = sorted(root.glob("meta/episodes/*/*.parquet"))
     if not paths:
         raise DataError(f"{root}: meta/episodes is missing; the recording was not finalised")
-    keys = [key for key, f in info["features"].items() if f["dtype"] in ("image", "video")]
     rows: list[dict[str, Any]] = []
     for path in paths:
-        table = read_table(path)
-        table = table.select([name for name in table.column_names if not name.startswith("stats/")])
-        rows += table.to_pylist()
+        names = [name for name in read_table(path).column_names if not name.startswith("stats/")]
+        rows += read_table(path, names).to_pylist()
     rows.sort(key=lambda row: row["episode_index"])
     first = np.array([row["dataset_from_index"] for row in rows], dtype=np.int64)
     lengths = np.array([row["length"] for row in rows], dtype=np.int64)
+    _check_rows(root, info, columns, first, lengths)
+    ours = _our_facts(root, len(rows))
+    sparse = _has_sparse_reward(columns)
+    facts = []
+    for number, row in enumerate(rows):
+        span = slice(int(first[number]), int(first[number] + lengths[number]))
+        facts.append(_known(root, row, ours[number]) if ours else _guessed(root, row, columns, span, sparse=sparse))
+    spans = {key: _spans(root, info, key, rows, first) for key in cameras(info)}
+    return Episodes(facts=facts, first=first, lengths=lengths, spans=spans)
+
+
+def _check_rows(root: Path, info: dict[str, Any], columns: Columns, first: np.ndarray, lengths: np.ndarray) -> None:
+    if len(first) != info["total_episodes"]:
+        raise DataError(
+            f"{root}: {len(first)} episodes in meta/episodes, but {layout.INFO} says {info['total_episodes']}"
+        )
     short = np.flatnonzero(lengths < 2)
     if len(short):
-        raise DataError(f"{root}: episode {short[0]} has {lengths[short[0]]} frames; an episode needs at least two")
-    ours = _our_facts(root)
-    facts = [
-        _facts(root, row, ours.get(number), columns, int(first[number]), int(lengths[number]))
-        for number, row in enumerate(rows)
-    ]
-    return facts, first, lengths, {key: _spans(key, info, rows, first, lengths) for key in keys}
+        frames = lengths[short[0]]
+        raise DataError(
+            f"{root}: episode {short[0]} has {frames} frame{'s' * (frames != 1)}; an episode needs at least two"
+        )
+    expected = np.repeat(np.arange(len(first)), lengths)
+    if not np.array_equal(expected, columns.episode) or not np.array_equal(first, np.cumsum(lengths) - lengths):
+        raise DataError(f"{root}: meta/episodes and data/ disagree about where episodes begin; copy the dataset again")
 
 
-def _our_facts(root: Path) -> dict[int, dict[str, Any]]:
+def _our_facts(root: Path, count: int) -> list[dict[str, Any]]:
     path = root / layout.FACTS
-    return {row["episode_index"]: row for row in read_table(path).to_pylist()} if path.exists() else {}
+    if not path.exists():
+        return []
+    rows = sorted(read_table(path).to_pylist(), key=lambda row: row["episode_index"])
+    if [row["episode_index"] for row in rows] != list(range(count)):
+        raise DataError(f"{path}: does not have one row for each of the {count} episodes; it belongs to other data")
+    return rows
 
 
-def _facts(
-    root: Path, row: dict[str, Any], ours: dict[str, Any] | None, columns: Columns, first: int, length: int
-) -> EpisodeFacts:
-    instruction = str(row["tasks"][0]) if row["tasks"] else ""
-    if ours is None:
-        return EpisodeFacts(
-            episode_id=f"{root.name}-{row['episode_index']:06d}",
-            instruction=instruction,
-            outcome=_outcome(columns, slice(first, first + length)),
-            task=instruction,
+def _known(root: Path, row: dict[str, Any], ours: dict[str, Any]) -> EpisodeFacts:
+    if ours["outcome"] not in list(Outcome):
+        names = ", ".join(Outcome)
+        raise DataError(
+            f"{root / layout.FACTS}: episode {row['episode_index']}: outcome {ours['outcome']!r} is none of {names}"
         )
     return EpisodeFacts(
-        instruction=instruction,
+        instruction=_instruction(row),
         outcome=Outcome(ours["outcome"]),
-        **{key: ours[key] for key in ("episode_id", "task", "policy_id", "seed", "index", "note")},
+        **{key: ours[key] for key in ("episode_id", "task", "policy_id", "seed", "index", "note", "has_reward")},
     )
 
 
-def _outcome(columns: Columns, rows: slice) -> Outcome:
-    """Success when a success flag or a positive reward at the end says so; else failure or unknown."""
+def _guessed(root: Path, row: dict[str, Any], columns: Columns, rows: slice, *, sparse: bool) -> EpisodeFacts:
+    return EpisodeFacts(
+        episode_id=f"{root.resolve().name}-{row['episode_index']:06d}",
+        instruction=_instruction(row),
+        outcome=_outcome(columns, rows, sparse=sparse),
+        task=_instruction(row),
+    )
+
+
+def _instruction(row: dict[str, Any]) -> str:
+    return str(row["tasks"][0]) if row["tasks"] else ""
+
+
+def _has_sparse_reward(columns: Columns) -> bool:
+    """Rewards of 0 and 1 only, with a 1 somewhere: then they say who succeeded. All zeros say nothing."""
+    return columns.reward is not None and bool(np.isin(columns.reward, (0, 1)).all() and columns.reward.any())
+
+
+def _outcome(columns: Columns, rows: slice, *, sparse: bool) -> Outcome:
+    """From `next.success`, or else from a sparse `next.reward`. `next.done` alone does not tell success."""
     if columns.success is not None:
-        if columns.success[rows].any():
-            return Outcome.SUCCESS
-        done = columns.done is not None and bool(columns.done[rows].any())
-        return Outcome.FAILURE if done else Outcome.TIMEOUT
-    return Outcome.UNKNOWN
+        success = bool(columns.success[rows].any())
+    elif sparse and columns.reward is not None:
+        success = bool(columns.reward[rows].any())
+    else:
+        return Outcome.UNKNOWN
+    if success:
+        return Outcome.SUCCESS
+    ended = columns.done is not None and bool(columns.done[rows].any())
+    return Outcome.FAILURE if ended else Outcome.TIMEOUT
 
 
-def _spans(
-    key: str, info: dict[str, Any], rows: list[dict[str, Any]], first: np.ndarray, lengths: np.ndarray
-) -> list[tuple[int, int, int]]:
+def _spans(root: Path, info: dict[str, Any], key: str, rows: list[dict[str, Any]], first: np.ndarray) -> list[Span]:
+    is_video = info["features"][key]["dtype"] == "video"
+    prefix = f"videos/{key}" if is_video else "data"
+    template = (info.get("video_path") or layout.VIDEO) if is_video else info.get("data_path", layout.DATA)
+    begin: dict[Path, int] = {}  # first row of every data file
     spans = []
     for number, row in enumerate(rows):
-        if info["features"][key]["dtype"] == "video":
-            file_index = int(row[f"videos/{key}/file_index"])
-            start = round(float(row[f"videos/{key}/from_timestamp"]) * info["fps"])
-        else:
-            file_index = int(row["data/file_index"])
-            start = int(first[number]) - min(
-                int(first[other]) for other, r in enumerate(rows) if r["data/file_index"] == file_index
-            )
-        spans.append((file_index, start, int(lengths[number])))
+        if f"{prefix}/file_index" not in row:
+            raise DataError(f"{root}: meta/episodes does not say where the frames of camera {key!r} are")
+        place = {"chunk_index": row[f"{prefix}/chunk_index"], "file_index": row[f"{prefix}/file_index"]}
+        path = root / template.format(video_key=key, **place)
+        start = int(first[number]) - begin.setdefault(path, int(first[number]))
+        if is_video:
+            start = round(float(row[f"{prefix}/from_timestamp"]) * info["fps"])
+        spans.append(Span(path=path, first=start, length=int(row["length"])))
     return spans

@@ -1,4 +1,10 @@
-"""Frames to H.264 and back. Small frames keep full colour resolution, so that little is lost."""
+"""Frames to H.264 and back.
+
+Measured on 64 x 64 frames of the tabletop (ms and bytes a frame, one core): yuv420p at crf 14 gives 29 dB whatever
+the preset, because halving the colour resolution smears objects of a few pixels. yuv444p gives 45 dB with
+`ultrafast` (0.07 ms, 1.2 kB) and 43 dB with `superfast` (0.17 ms, 0.9 kB). So small frames keep full colour
+resolution; large ones take the format that every player shows.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +20,30 @@ from robo_rl.errors import DataError
 
 CODEC = "libx264"
 KEYFRAME_EVERY = 4  # any frame is at most three decodes away
+SMALL = 160  # pixels; frames up to this size keep full colour resolution
 
 
 def pixel_format(height: int, width: int) -> str:
-    """Halving the colour resolution of a 64 pixel frame smears objects of a few pixels; of a large one it does not."""
-    if height % 2 or width % 2 or max(height, width) <= 160:
+    """How colours of frames of this size are stored."""
+    if height % 2 or width % 2 or max(height, width) <= SMALL:
         return "yuv444p"
     return "yuv420p"
 
 
 class VideoWriter:
-    """One mp4 file, frame by frame; `close` makes it readable."""
+    """One mp4 file, frame by frame; `close` makes it readable. `count` frames and `size` bytes so far."""
 
     def __init__(self, path: Path, *, fps: float, height: int, width: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.count = path, 0
+        self.path, self.count, self.size = path, 0, 0
         self._container = av.open(str(path), "w", options={"movflags": "faststart"})
         stream: Any = self._container.add_stream(CODEC, rate=Fraction(fps).limit_denominator(10_000))
         stream.height, stream.width, stream.pix_fmt = height, width, pixel_format(height, width)
         stream.codec_context.thread_count = 1  # the same bytes on every machine with this encoder
+        small = stream.pix_fmt == "yuv444p"
         stream.options = {
-            "crf": "14",
-            "preset": "superfast",
+            "crf": "14" if small else "18",
+            "preset": "ultrafast" if small else "superfast",
             "g": str(KEYFRAME_EVERY),
             "bf": "0",
             "x264-params": "log-level=error:threads=1",
@@ -45,12 +53,20 @@ class VideoWriter:
     def add(self, frames: np.ndarray) -> None:
         """uint8 (N, H, W, 3), RGB."""
         for image in frames:
-            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
-            self._container.mux(self._stream.encode(frame))
+            self._mux(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24"))
             self.count += 1
 
+    def _mux(self, frame: av.VideoFrame | None) -> None:
+        for packet in self._stream.encode(frame):
+            self.size += packet.size
+            self._container.mux(packet)
+
     def close(self) -> None:
-        self._container.mux(self._stream.encode())
+        self._mux(None)
+        self._container.close()
+
+    def abandon(self) -> None:
+        """Close the file handle of a video that nobody will read."""
         self._container.close()
 
 
@@ -61,7 +77,8 @@ def read_frames(path: Path) -> Iterator[np.ndarray]:
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            stream.thread_type = "NONE"
+            # starting threads costs more than it gains on small frames
+            stream.thread_type = "NONE" if max(stream.height, stream.width) <= SMALL else "AUTO"
             for frame in container.decode(stream):
                 yield frame.to_ndarray(format="rgb24")
     except (av.error.FFmpegError, IndexError) as error:
