@@ -25,7 +25,8 @@ def fit_calibration(logits: list[np.ndarray], outcomes: np.ndarray) -> Calibrati
     """Scale and shift (Platt 1999; a temperature and a bias) that minimise the log loss on held-out episodes.
 
     Args:
-        logits: one (T+1,) array an episode; every episode counts alike, however long.
+        logits: one (T+1,) array an episode. Every episode counts alike, however long; half of it is its last frame,
+            where the outcome is in sight, so that doubt at the start does not blur the end.
         outcomes: (episodes,) 0 or 1.
 
     The scale stays in [0.2, 3], so calibration never turns the order round nor makes certainty from nothing. A weak
@@ -41,7 +42,8 @@ def fit_calibration(logits: list[np.ndarray], outcomes: np.ndarray) -> Calibrati
     z = np.concatenate(logits).astype(np.float64)
     lengths = np.array([len(part) for part in logits])
     label = np.repeat(outcomes, lengths)
-    weight = np.repeat(1.0 / lengths, lengths)
+    weight = np.repeat(0.5 / lengths, lengths)
+    weight[np.cumsum(lengths) - 1] += 0.5
 
     def loss(parameters: np.ndarray) -> float:
         scale, shift = np.exp(parameters[0]), parameters[1]

@@ -39,7 +39,7 @@ class FitConfig:
     trunk_steps: int = 150  # steps with the trunk before those, where no trained trunk was given
     batch_size: int = 24  # clips
     trunk_batch_size: int = 8  # clips of a step with the trunk
-    learning_rate: float = 4e-3  # one cycle: warm-up, then cosine to 0
+    learning_rate: float = 3e-3  # one cycle: warm-up, then cosine to 0
     warm_learning_rate: float = 1e-3  # of a warm start
     weight_decay: float = 0.02
     clip_norm: float = 1.0
@@ -212,7 +212,7 @@ def success_logits(network: JudgeNetwork, cache: MapCache, number: int, episode:
     """Uncalibrated success logits of a cached episode, float32 (T+1,)."""
     rows = cache.first[number] + np.arange(len(episode) + 1)
     with torch.inference_mode():
-        outputs = network(cache.gather(rows)[None], tokenize([episode.instruction]))
+        outputs = network(cache.gather(rows)[None].float(), tokenize([episode.instruction]))
     return outputs.success[0].float().numpy()
 
 

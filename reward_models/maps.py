@@ -32,8 +32,9 @@ def frame_batches(
 
 
 class MapCache:
-    """float16 (frames, cameras, channels, s, s): in memory up to `memory_gb`, in a temporary file beyond.
+    """bfloat16 (frames, cameras, channels, s, s): in memory up to `memory_gb`, in a temporary file beyond.
 
+    Numpy has no bfloat16, so the bits are kept as int16.
     `first[e]` is the row of frame 0 of episode e.
     """
 
@@ -52,27 +53,29 @@ class MapCache:
         shape = (frames, len(network.cameras), config.channels, config.map_size, config.map_size)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         if 2 * np.prod(shape, dtype=np.float64) <= memory_gb * 1e9:
-            self.rows = np.empty(shape, np.float16)
+            self.rows = np.empty(shape, np.int16)
         else:
             self._folder = tempfile.TemporaryDirectory(prefix="judge-maps-")
-            self.rows = np.memmap(Path(self._folder.name) / "maps.f16", np.float16, "w+", shape=shape)
+            self.rows = np.memmap(Path(self._folder.name) / "maps.bf16", np.int16, "w+", shape=shape)
         network.eval()
         with torch.inference_mode(), mixed_precision(config.precision):
             for number, span, images in frame_batches(episodes, network.cameras):
                 start = self.first[number]
-                self.rows[start + span.start : start + span.stop] = network.maps(images).half().numpy()
+                bits = network.maps(images).bfloat16().view(torch.int16)
+                self.rows[start + span.start : start + span.stop] = bits.numpy()
                 if on_frames is not None:
                     on_frames(int(start + span.stop), frames)
 
     def gather(self, rows: np.ndarray) -> Tensor:
-        """Rows of any shape (...,) -> float32 (..., cameras, channels, s, s)."""
-        return torch.from_numpy(self.rows[rows]).float()
+        """Rows of any shape (...,) -> bfloat16 (..., cameras, channels, s, s)."""
+        return torch.from_numpy(self.rows[rows]).view(torch.bfloat16)
 
 
 def measure_scale(network: JudgeNetwork, episodes: Sequence[Trajectory], sample: int = 64) -> None:
     """Set `map_scale` so that every camera's maps have a root mean square of 1 over frames spread over the episodes."""
     chosen = np.unique(np.linspace(0, len(episodes) - 1, sample).astype(np.int64))
     square = torch.zeros(len(network.cameras))
+    network.map_scale.fill_(1.0)
     with torch.inference_mode():
         for number in chosen:
             middle = len(episodes[number]) // 2

@@ -83,17 +83,20 @@ class JudgeNetwork(nn.Module):
     def __init__(self, config: CompactJudgeConfig, cameras: tuple[str, ...]) -> None:
         super().__init__()
         self.config, self.cameras = config, cameras
-        channels, size = config.channels, config.map_size
+        channels = config.channels
         self.trunks = nn.ModuleList(ConvTrunk(channels) for _ in cameras)
         self.text = TextEncoder(config.text_dim)
-        self.adapters = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in cameras)
-        self.places = nn.Parameter(torch.randn(len(cameras), channels, size, size) * 0.1)
         self.pools = nn.ModuleList(
             LanguagePool(channels, config.text_dim, config.queries, config.values) for _ in cameras
         )
         seen = sum(pool.out_dim for pool in self.pools)  # type: ignore[misc]
         self.fuse = nn.Sequential(
-            nn.Linear(seen + config.text_dim, 2 * config.dim), nn.GELU(), nn.Linear(2 * config.dim, config.dim)
+            # Places differ by little around a large mean: without this the first hundred steps only find the mean.
+            nn.BatchNorm1d(seen + config.text_dim, momentum=0.05),
+            nn.Dropout(config.dropout),
+            nn.Linear(seen + config.text_dim, 2 * config.dim),
+            nn.GELU(),
+            nn.Linear(2 * config.dim, config.dim),
         )
         self.asked = nn.Linear(config.text_dim, config.dim)
         self.transformer = FrameTransformer(config.dim, config.layers, config.heads, config.window, config.dropout)
@@ -105,15 +108,18 @@ class JudgeNetwork(nn.Module):
     def maps(self, frames: Mapping[str, Tensor]) -> Tensor:
         """camera -> uint8 (N, H, W, 3) to feature maps (N, cameras, channels, map_size, map_size), no language."""
         pooled = []
-        for camera, trunk in zip(self.cameras, self.trunks, strict=True):
+        for camera, trunk, scale in zip(self.cameras, self.trunks, self.map_scale, strict=True):
             image = frames[camera].permute(0, 3, 1, 2).float() / 255.0  # a view of channels-last memory
-            pooled.append(F.adaptive_avg_pool2d(trunk(image), self.config.map_size))
+            pooled.append(F.adaptive_avg_pool2d(trunk(image), self.config.map_size) * scale)
         return torch.stack(pooled, 1)
 
     def read(self, instructions: Tensor) -> Tensor:
-        """Byte tokens (B, bytes) -> (B, text_dim). Centred, so that what all instructions share drowns no difference."""
-        text = self.text(instructions) - self.text_mean
-        return F.layer_norm(text, text.shape[-1:])
+        """Byte tokens (B, bytes) -> (B, text_dim). Centred, so that what all instructions share drowns no difference.
+
+        A policy's text vectors are used as they are: its pools expect them so.
+        """
+        text = self.text(instructions)
+        return F.layer_norm(text - self.text_mean, text.shape[-1:]) if self.text_mean.any() else text
 
     def measure_text(self, instructions: Tensor) -> None:
         """Centre the text vectors on the different ones among (N, bytes); a single one is left as it is."""
@@ -124,11 +130,8 @@ class JudgeNetwork(nn.Module):
 
     def frame_tokens(self, maps: Tensor, text: Tensor) -> Tensor:
         """(N, cameras, channels, s, s) maps, (N, text_dim) -> (N, dim)."""
-        seen = [text]
-        for number, (adapter, pool) in enumerate(zip(self.adapters, self.pools, strict=True)):
-            x = maps[:, number] * self.map_scale[number] + self.places[number]
-            seen.append(pool(x + F.gelu(adapter(x)), text))
-        return self.fuse(torch.cat([part.to(seen[-1].dtype) for part in seen], -1))
+        seen = [pool(maps[:, number], text) for number, pool in enumerate(self.pools)]
+        return self.fuse(torch.cat([*seen, text.to(seen[0].dtype)], -1))
 
     def judge(self, tokens: Tensor, text: Tensor, past: list[Past] | None = None) -> tuple[Outputs, list[Past]]:
         """Frame tokens (B, L, dim), text (B, text_dim) and the frames before -> outputs, the past for what follows."""

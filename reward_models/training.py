@@ -58,6 +58,8 @@ def train(
         batch = batches(step)
         with mixed_precision(settings.precision):
             features = maps(batch)
+            if not torch.is_autocast_enabled("cpu"):
+                features = features.float()
             outputs = network(features, batch.instructions)
             with torch.no_grad():
                 p_target = torch.sigmoid(slow(features, batch.instructions).success.float())
@@ -120,3 +122,5 @@ def _groups(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:
 def _follow(slow: nn.Module, network: nn.Module, rate: float) -> None:
     pairs = [(a, b) for a, b in zip(slow.parameters(), network.parameters(), strict=True) if b.requires_grad]
     torch._foreach_lerp_([a for a, _ in pairs], [b.detach() for _, b in pairs], rate)
+    for kept, new in zip(slow.buffers(), network.buffers(), strict=True):
+        kept.copy_(new)
