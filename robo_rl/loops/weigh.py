@@ -72,13 +72,14 @@ def weigh(
 
     `features` float32 (N, D) are needed by HABC alone.
 
-    Raises DataError when a signal is missing, or when no frame has positive weight.
+    Raises DataError when a signal is missing or belongs to another episode, or when no frame has positive weight.
     """
     windows = find_windows(episodes)
     kind = np.asarray(windows.kind)
     blank = np.full(len(kind), np.nan, np.float32)
     if len(signals) != len(episodes) and config.type not in ("bc", "filtered_bc"):
         raise DataError(f"{len(episodes)} episodes but {len(signals)} were scored; score the whole dataset first")
+    _check_order(episodes, signals)
     if config.type == "habc":
         return _habc(episodes, kind, signals, features, config, seed)
     weight = _baseline(episodes, kind, signals, config)
@@ -91,6 +92,15 @@ def weigh(
         summary=_summary(weight, kind),
     )
     return plain, None
+
+
+def _check_order(episodes: EpisodeSet, signals: Sequence[RewardSignal]) -> None:
+    for episode, signal in zip(episodes, signals, strict=False):  # methods that need no judge are given none
+        if signal.episode_id != episode.episode_id or len(signal.progress) != len(episode) + 1:
+            raise DataError(
+                f"the score of {signal.episode_id!r} ({len(signal.progress)} frames) stands where that of episode "
+                f"{episode.episode_id!r} ({len(episode) + 1} frames) is due; score the dataset again"
+            )
 
 
 def _baseline(
