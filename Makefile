@@ -3,6 +3,8 @@
 export OMP_NUM_THREADS = 1
 export OMP_WAIT_POLICY = passive
 export HF_HUB_OFFLINE = 1
+# Without compiled files every process would compile torch and lerobot again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN = .venv/bin
 # Test processes: `make test PROCESSES=2` is faster on an idle machine. 0 runs the tests in one process.

@@ -78,7 +78,7 @@ class ChunkBatches:
 
     def _draw(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         total = sum(share for share, _ in self._sources)
-        counts = [int(round(self._size * share / total)) for share, _ in self._sources]
+        counts = [round(self._size * share / total) for share, _ in self._sources]
         counts[-1] = self._size - sum(counts[:-1])
         picks = [
             (source.frames[drawn], source.weights[drawn])

@@ -48,17 +48,19 @@ def options(kind: type, values: Mapping[str, Any], where: str) -> Any:
 
 @dataclass(frozen=True)
 class MakeWorld:
-    """Picklable recipe of a world; `size` draws larger frames than the experiment's (for videos)."""
+    """Picklable recipe of a world; `size` (of frames) and `horizon` replace the experiment's."""
 
     config: RunConfig
     size: int | None = None
+    horizon: int | None = None
 
     def __call__(self) -> World:
         from sims.gl import ensure_gl
 
         ensure_gl()
         sim = self.config.sim
-        values = dict(sim.options) | ({"size": self.size} if self.size else {})
+        values = dict(sim.options)
+        values |= {key: value for key in ("size", "horizon") if (value := getattr(self, key))}
         match sim.type:
             case "tabletop":
                 from sims.tabletop import TabletopConfig, TabletopWorld
@@ -98,7 +100,7 @@ def record_demos(
     wanted = episodes or config.demos.episodes
     disturbance = Disturbance(scale=config.demos.disturbance) if config.demos.disturbance > 0 else None
     return collect(
-        MakeWorld(config),
+        MakeWorld(config, horizon=config.demos.horizon),
         MakeExpert(config),
         seed=config.seed * 1000,
         indices=range(start, start + wanted + wanted // 2),
@@ -235,8 +237,9 @@ def load_judge(folder: Path) -> Any:
 def examine_judge(judge: Any, episodes: EpisodeSet, folder: Path, *, seed: int) -> None:
     """Quality and audit on episodes the judge never saw: `quality.json` and `audit.json` in `folder`."""
     from reward_models.audit import audit
-    from reward_models.quality import measure_quality
+    from reward_models.quality import measure_quality, score_reversed
 
-    quality = measure_quality(judge.score(episodes), episodes, seed=seed)
+    backwards = score_reversed(judge, episodes)
+    quality = measure_quality(judge.score(episodes), episodes, seed=seed, reversed_signals=backwards)
     (folder / "quality.json").write_text(json.dumps(quality, indent=1))
     (folder / "audit.json").write_text(json.dumps(audit(judge, episodes, seed=seed).to_json(), indent=1))

@@ -33,6 +33,7 @@ class DemoConfig:
 
     episodes: int = 100
     disturbance: float = 0.3  # standard deviation of the motion noise added to executed actions; labels stay clean
+    horizon: int = 0  # longest demonstration in steps; 0: as long as an episode of the simulator
     expert: dict[str, Any] = field(default_factory=dict)  # options of the expert: speed, jitter, imperfections
 
 

@@ -20,8 +20,10 @@ from robo_rl.app.pipeline import Plan, plan
 from robo_rl.app.results import collect_results
 from robo_rl.loops.progress import Display, spoken
 from robo_rl.loops.stages import RunRecord, run_stages
+from robo_rl.processes import preload
 from robo_rl.report.model import Provenance, save_report_data
 from robo_rl.report.render import write_report
+from sims.gl import ensure_gl
 
 PACKAGES = ("torch", "lerobot", "mujoco", "gymnasium", "transformers", "stable-baselines3", "numpy", "robo-rl")
 
@@ -29,6 +31,7 @@ PACKAGES = ("torch", "lerobot", "mujoco", "gymnasium", "transformers", "stable-b
 def run(config: RunConfig, out: Path) -> Path:
     """Run what is missing of an experiment; returns the report's path. The verdict is printed last."""
     started = time.monotonic()
+    warm_up()
     out.mkdir(parents=True, exist_ok=True)
     display = Display()
     steps = plan(config, out)
@@ -37,6 +40,12 @@ def run(config: RunConfig, out: Path) -> Path:
     finally:
         display.close()
     return _conclude(config, out, steps, record, time.monotonic() - started)
+
+
+def warm_up() -> None:
+    """Let the process server import what every stage needs, once."""
+    ensure_gl()
+    preload("robo_rl.app.steps", "reward_models.fit", "reward_models.audit", "robo_rl.report.render")
 
 
 def _conclude(config: RunConfig, out: Path, steps: Plan, record: RunRecord, seconds: float) -> Path:

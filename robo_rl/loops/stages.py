@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import multiprocessing
 import os
 import queue
 import resource
@@ -30,6 +29,7 @@ import psutil
 
 from robo_rl.errors import RoboRLError
 from robo_rl.loops.progress import Display
+from robo_rl.processes import process_context
 
 Report = Callable[[int, int], None]  # (done, total)
 
@@ -112,7 +112,7 @@ class _Scheduler:
     ) -> None:
         self.root, self.waiting, self.done = root, waiting, done
         self.slots, self.display, self.record = slots, display, record
-        self.context = multiprocessing.get_context("spawn")
+        self.context: Any = process_context()
         self.messages: Any = self.context.Queue()
         self.running: dict[str, tuple[Stage, Any, float]] = {}
         self.failure: str | None = None

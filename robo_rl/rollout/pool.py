@@ -10,7 +10,6 @@ after each group until the parent has copied the frames out, so one arena is eno
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import signal
@@ -27,6 +26,7 @@ import numpy as np
 
 from robo_rl import errors
 from robo_rl.errors import RoboRLError
+from robo_rl.processes import process_context
 from robo_rl.rollout.frames import FrameSpec, create_shared
 from robo_rl.rollout.group import GroupResult, GroupRunner
 
@@ -157,7 +157,7 @@ class WorkerPool:
         self._end(patience=5.0)
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = process_context()
         with _inherited_by_workers():
             for number in range(self._count):
                 ours, theirs = context.Pipe()

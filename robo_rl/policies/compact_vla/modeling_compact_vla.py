@@ -15,7 +15,7 @@ import torch
 from lerobot.policies.pretrained import PreTrainedPolicy
 from torch import Tensor, nn
 
-from robo_rl.nets import ConvTrunk, LanguagePool, TextEncoder
+from robo_rl.nets import ConvTrunk, LanguageGrid, LanguagePool, TextEncoder
 from robo_rl.policies.compact_vla.configuration_compact_vla import CompactVLAConfig
 
 TOKENS = "observation.language.tokens"
@@ -81,8 +81,9 @@ class CompactVLAPolicy(PreTrainedPolicy):
         self.trunks = nn.ModuleList(ConvTrunk(config.channels) for _ in self.cameras)
         self.proprio = nn.Sequential(nn.Linear(state_dim, 64), nn.GELU(), nn.Linear(64, 64))
         pools = [LanguagePool(config.channels, config.text_dim, config.queries) for _ in self.cameras]
-        self.pools = nn.ModuleList(pools)
-        seen = sum(pool.out_dim for pool in pools) + 64 + config.text_dim
+        grids = [LanguageGrid(config.channels, config.text_dim) for _ in self.cameras]
+        self.pools, self.grids = nn.ModuleList(pools), nn.ModuleList(grids)
+        seen = sum(p.out_dim for p in pools) + sum(g.out_dim for g in grids) + 64 + config.text_dim
         self.fuse = nn.Sequential(
             nn.LayerNorm(seen),
             nn.Linear(seen, 384),
@@ -105,10 +106,10 @@ class CompactVLAPolicy(PreTrainedPolicy):
     def encode(self, batch: dict[str, Tensor]) -> Tensor:
         """Context of every sample: (B, context_dim)."""
         text = self.text(batch[TOKENS])
-        seen = [
-            pool(trunk(batch[camera]), text)
-            for camera, trunk, pool in zip(self.cameras, self.trunks, self.pools, strict=True)
-        ]
+        seen: list[Tensor] = []
+        for camera, trunk, pool, grid in zip(self.cameras, self.trunks, self.pools, self.grids, strict=True):
+            maps = trunk(batch[camera])
+            seen += [pool(maps, text).float(), grid(maps, text).float()]
         return self.fuse(torch.cat([*seen, self.proprio(batch["observation.state"]), text], -1))
 
     def forward(
