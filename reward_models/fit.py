@@ -20,7 +20,7 @@ from reward_models.batches import ClipBatch, ClipBatches, ClipConfig
 from reward_models.calibrate import Calibration, fit_calibration
 from reward_models.compact import CompactJudge
 from reward_models.losses import LossConfig
-from reward_models.maps import MapCache, measure_scale
+from reward_models.maps import MapCache, measure_scale, require_cameras
 from reward_models.network import JudgeNetwork
 from reward_models.targets import episode_targets
 from reward_models.training import train, trunk_maps
@@ -45,6 +45,7 @@ class FitConfig:
     clip_norm: float = 1.0
     target_rate: float = 0.05  # of the slow copy: theta- <- rate theta + (1 - rate) theta-, every step
     held_out: float = 0.15  # share of labelled episodes kept for the calibration; 0: not calibrated
+    shift: bool = True  # move the maps by up to one cell while training
     precision: str = "auto"  # of training: auto | bf16 | fp32
     memory_gb: float = 2.0  # maps beyond this go to a temporary file
     loss: LossConfig = field(default_factory=LossConfig)
@@ -100,6 +101,8 @@ def fit(
     if not any(episode.success for episode in episodes):
         raise DataError(f"a judge needs episodes that succeeded; none of {len(episodes)} did")
     judge.build(tuple(episodes[0].images))
+    for episode in episodes:
+        require_cameras(episode, judge.network.cameras)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # dropout
         return _Fitting(judge, episodes, config, seed, progress_callback, warm_start).run()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -17,15 +19,20 @@ from robo_rl.types import Trajectory
 CHUNK = 128  # frames that go through the trunk together
 
 
+def require_cameras(episode: Trajectory, cameras: Sequence[str]) -> None:
+    """Raises DataError naming the episode and the camera that it lacks."""
+    missing = [camera for camera in cameras if camera not in episode.images]
+    if missing:
+        has = ", ".join(episode.images) or "none"
+        raise DataError(f"episode {episode.episode_id!r}: the judge needs camera {missing[0]!r}; there are: {has}")
+
+
 def frame_batches(
     episodes: Sequence[Trajectory], cameras: Sequence[str], chunk: int = CHUNK
 ) -> Iterator[tuple[int, slice, dict[str, Tensor]]]:
     """(episode number, frames, camera -> uint8 (n, H, W, 3)) over all episodes, at most `chunk` frames at a time."""
     for number, episode in enumerate(episodes):
-        missing = [camera for camera in cameras if camera not in episode.images]
-        if missing:
-            has = ", ".join(episode.images) or "none"
-            raise DataError(f"episode {episode.episode_id!r}: the judge needs camera {missing[0]!r}; it has: {has}")
+        require_cameras(episode, cameras)
         for first in range(0, len(episode) + 1, chunk):
             rows = slice(first, min(first + chunk, len(episode) + 1))
             yield number, rows, {c: torch.from_numpy(np.array(episode.images[c][rows])) for c in cameras}
@@ -51,12 +58,12 @@ class MapCache:
         config = network.config
         frames = int(lengths.sum())
         shape = (frames, len(network.cameras), config.channels, config.map_size, config.map_size)
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         if 2 * np.prod(shape, dtype=np.float64) <= memory_gb * 1e9:
             self.rows = np.empty(shape, np.int16)
         else:
-            self._folder = tempfile.TemporaryDirectory(prefix="judge-maps-")
-            self.rows = np.memmap(Path(self._folder.name) / "maps.bf16", np.int16, "w+", shape=shape)
+            folder = tempfile.mkdtemp(prefix="judge-maps-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self.rows = np.memmap(Path(folder) / "maps.bf16", np.int16, "w+", shape=shape)
         network.eval()
         with torch.inference_mode(), mixed_precision(config.precision):
             for number, span, images in frame_batches(episodes, network.cameras):
