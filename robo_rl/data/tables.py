@@ -191,10 +191,8 @@ def _check_rows(root: Path, info: dict[str, Any], columns: Columns, first: np.nd
         )
     short = np.flatnonzero(lengths < 2)
     if len(short):
-        frames = lengths[short[0]]
-        raise DataError(
-            f"{root}: episode {short[0]} has {frames} frame{'s' * (frames != 1)}; an episode needs at least two"
-        )
+        frames = "1 frame" if lengths[short[0]] == 1 else f"{lengths[short[0]]} frames"
+        raise DataError(f"{root}: episode {short[0]} has {frames}; an episode needs at least two")
     expected = np.repeat(np.arange(len(first)), lengths)
     if not np.array_equal(expected, columns.episode) or not np.array_equal(first, np.cumsum(lengths) - lengths):
         raise DataError(f"{root}: meta/episodes and data/ disagree about where episodes begin; copy the dataset again")

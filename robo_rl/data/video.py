@@ -15,6 +15,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.video.frame import PictureType
 
 from robo_rl.errors import DataError
 
@@ -46,14 +47,18 @@ class VideoWriter:
             "preset": "ultrafast" if small else "superfast",
             "g": str(KEYFRAME_EVERY),
             "bf": "0",
+            "forced-idr": "1",
             "x264-params": "log-level=error:threads=1",
         }
         self._stream = stream
 
     def add(self, frames: np.ndarray) -> None:
-        """uint8 (N, H, W, 3), RGB."""
-        for image in frames:
-            self._mux(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24"))
+        """One episode, uint8 (N, H, W, 3), RGB. It begins with a keyframe, so it owes nothing to the one before."""
+        for number, image in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            if number == 0:
+                frame.pict_type = PictureType.I
+            self._mux(frame)
             self.count += 1
 
     def _mux(self, frame: av.VideoFrame | None) -> None:

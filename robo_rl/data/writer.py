@@ -37,7 +37,7 @@ def write_episodes(
     An episode of T actions takes T + 1 rows: the last one holds the final observation, with the last action
     repeated and `robo.final` true. With `overwrite` the old folder stays until the new one is complete.
     Raises DataError when `root` exists, when there is no episode, when two have the same id, or when one does
-    not have the cameras, frame sizes, widths and rate of the first.
+    not have the cameras, frame sizes, widths and rate of the first, or has a reward that is not finite.
     """
     root = Path(root)
     if root.exists() and not overwrite:
@@ -139,6 +139,10 @@ class _Writer:
         if trajectory.episode_id in self.ids:
             raise DataError(f"{where}: two episodes have this id; ids are unique in a dataset")
         self.ids.add(trajectory.episode_id)
+        if trajectory.reward is not None and not np.isfinite(trajectory.reward).all():
+            raise DataError(
+                f"{where}: reward is not finite at step {np.flatnonzero(~np.isfinite(trajectory.reward))[0]}"
+            )
         shape = {
             "fps": trajectory.fps,
             "cameras": {camera: frames.shape[1:] for camera, frames in trajectory.images.items()},
