@@ -142,7 +142,7 @@ class Trainer:
             own.copy_(kept)
         return int(state["step"])
 
-    def _open_log(self, first: int):
+    def _open_log(self, first: int) -> TextIO:
         """The metrics file, without the rows a resumed run is about to write again."""
         path = self._folder / "metrics.jsonl"
         kept = []

@@ -52,6 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--policy", type=Path, help="policy folder to start from")
     train.add_argument("--judge", type=Path, help="judge folder: credit comes from it")
 
+    _reward_parser(commands, add)
+    evaluate = add(commands, "eval", "success of a policy over fixed held-out initial states", config=True)
+    evaluate.add_argument("--policy", type=Path, required=True, help="policy folder")
+    evaluate.add_argument("--out", type=Path, help="write the result as JSON")
+    evaluate.add_argument("--against", type=Path, help="an earlier result: paired comparison on the same states")
+
+    report = add(commands, "report", "write report.html of a run folder again")
+    report.add_argument("run", type=Path)
+    doctor = add(commands, "doctor", "look for what is wrong with a dataset; exit code 1 when something is")
+    doctor.add_argument("data", type=Path)
+    return parser
+
+
+def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
     reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
     actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
     fit = add(actions, "fit", "fit a judge to datasets", config=True)
@@ -68,17 +82,6 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("judge", type=Path)
     score.add_argument("data", type=Path)
     score.add_argument("--out", type=Path, help="default: <data>/rewards/<judge>.parquet")
-
-    evaluate = add(commands, "eval", "success of a policy over fixed held-out initial states", config=True)
-    evaluate.add_argument("--policy", type=Path, required=True, help="policy folder")
-    evaluate.add_argument("--out", type=Path, help="write the result as JSON")
-    evaluate.add_argument("--against", type=Path, help="an earlier result: paired comparison on the same states")
-
-    report = add(commands, "report", "write report.html of a run folder again")
-    report.add_argument("run", type=Path)
-    doctor = add(commands, "doctor", "look for what is wrong with a dataset; exit code 1 when something is")
-    doctor.add_argument("data", type=Path)
-    return parser
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:

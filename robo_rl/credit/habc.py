@@ -85,26 +85,15 @@ def advantages(
     Raises:
         DataError: lengths that do not agree, values that are not finite, hop < 1, scales <= 0.
     """
-    z_v, v_e = np.asarray(z_v, dtype=np.float64), np.asarray(v_e, dtype=np.float64)
-    rows = len(z_v)
-    if z_v.shape != v_e.shape or z_v.ndim != 1 or rows < 2:
-        raise DataError(f"z_v and v_e must both be (T+1,) with T >= 1, got {z_v.shape} and {v_e.shape}")
-    if not (np.isfinite(z_v).all() and np.isfinite(v_e).all()):
-        bad = np.flatnonzero(~(np.isfinite(z_v) & np.isfinite(v_e)))[0]
-        raise DataError(f"z_v and v_e must be finite; frame {bad} has {z_v[bad]} and {v_e[bad]}")
+    z_v, v_e = _checked(z_v, v_e)
     if min(scales) <= 0:
         raise DataError(f"scales must be positive, got {scales}")
-    steps = rows - 1
+    steps = len(z_v) - 1
     segment_ids = np.zeros(steps, dtype=np.int64) if segment_ids is None else segment_ids
     if np.shape(segment_ids) != (steps,):
         raise DataError(f"segment ids must be ({steps},), got {np.shape(segment_ids)}")
 
-    terminal = outcome in (Outcome.SUCCESS, Outcome.FAILURE)
-    final_row = steps - 1 if terminal else steps
-    if outcome is Outcome.SUCCESS and success_row is not None:
-        if success_row not in (steps - 1, steps):
-            raise DataError(f"success_row must be the last step {steps - 1} or the final observation {steps}")
-        final_row = success_row
+    final_row = _final_row(outcome, steps, success_row)
     start, reached = np.arange(steps), look_ahead(segment_ids, hop, final_row)
     ahead = reached - start
     logit = z_v if clip_logit is None else np.clip(z_v, -clip_logit, clip_logit)
@@ -117,6 +106,25 @@ def advantages(
         adv_efficiency=(v_next - v_e[start] - ahead) / scales[1],
         steps=ahead,
     )
+
+
+def _final_row(outcome: Outcome, steps: int, success_row: int | None) -> int:
+    """The last row that a look ahead may read."""
+    if outcome is Outcome.SUCCESS and success_row is not None:
+        if success_row not in (steps - 1, steps):
+            raise DataError(f"success_row must be the last step {steps - 1} or the final observation {steps}")
+        return success_row
+    return steps - 1 if outcome in (Outcome.SUCCESS, Outcome.FAILURE) else steps
+
+
+def _checked(z_v: np.ndarray, v_e: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    z_v, v_e = np.asarray(z_v, dtype=np.float64), np.asarray(v_e, dtype=np.float64)
+    if z_v.shape != v_e.shape or z_v.ndim != 1 or len(z_v) < 2:
+        raise DataError(f"z_v and v_e must both be (T+1,) with T >= 1, got {z_v.shape} and {v_e.shape}")
+    if not (np.isfinite(z_v).all() and np.isfinite(v_e).all()):
+        bad = np.flatnonzero(~(np.isfinite(z_v) & np.isfinite(v_e)))[0]
+        raise DataError(f"z_v and v_e must be finite; frame {bad} has {z_v[bad]} and {v_e[bad]}")
+    return z_v, v_e
 
 
 def habc_weights(
