@@ -73,7 +73,6 @@ def advantages(
     Args:
         z_v: (T+1,) viability logits of the observations.
         v_e: (T+1,) minus the expected steps to success.
-        outcome: how the episode ended.
         hop: frames to look ahead; 1 is the paper.
         segment_ids: (T,) one id for each run of one controller; None: a single segment.
         success_row: the row whose V_e target is 0. T - 1 is the paper; T for a critic that was taught
@@ -82,8 +81,7 @@ def advantages(
             the tanh out of saturation.
         clip_logit: clip z_v to +- this before A_v (8 is our stabiliser); None is the paper.
 
-    Raises:
-        DataError: lengths that do not agree, values that are not finite, hop < 1, scales <= 0.
+    Raises DataError: lengths that do not agree, values that are not finite, hop < 1, scales <= 0.
     """
     z_v, v_e = _checked(z_v, v_e)
     if min(scales) <= 0:
@@ -95,7 +93,6 @@ def advantages(
 
     final_row = _final_row(outcome, steps, success_row)
     start, reached = np.arange(steps), look_ahead(segment_ids, hop, final_row)
-    ahead = reached - start
     logit = z_v if clip_logit is None else np.clip(z_v, -clip_logit, clip_logit)
     v_next = v_e[reached]
     if outcome is Outcome.SUCCESS:
@@ -103,8 +100,8 @@ def advantages(
     return Advantages(
         viability=sigmoid(z_v[:steps]),
         adv_viability=(logit[reached] - logit[start]) / scales[0],
-        adv_efficiency=(v_next - v_e[start] - ahead) / scales[1],
-        steps=ahead,
+        adv_efficiency=(v_next - v_e[start] - (reached - start)) / scales[1],
+        steps=reached - start,
     )
 
 
