@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -260,12 +261,13 @@ def weigh_outcomes(folder: Path, report: Report, config: RunConfig, demos: Path,
 
 
 def save_weighing(folder: Path, result: Weighing, episodes: EpisodeSet) -> None:
-    """`credit.npz` (one row a frame) and `credit.json` (figures), with the dataset's fingerprint."""
+    """`credit.npz` (one row a frame) with the dataset's fingerprint, and `credit.json` (figures, null if undefined)."""
     arrays = {f.name: getattr(result, f.name) for f in dataclasses.fields(result) if f.name != "summary"}
     temporary = folder / "credit.partial.npz"
     np.savez_compressed(temporary, fingerprint=np.array(episodes.fingerprint), **arrays)
     temporary.rename(folder / "credit.npz")
-    (folder / "credit.json").write_text(json.dumps(result.summary, indent=1))
+    figures = {key: value if math.isfinite(value) else None for key, value in result.summary.items()}
+    (folder / "credit.json").write_text(json.dumps(figures, indent=1, allow_nan=False))
 
 
 def load_weighing(folder: Path, episodes: EpisodeSet) -> Weighing:
@@ -274,4 +276,5 @@ def load_weighing(folder: Path, episodes: EpisodeSet) -> Weighing:
         if str(kept["fingerprint"]) != episodes.fingerprint:
             raise DataError(f"{folder / 'credit.npz'}: made for other episodes; weigh these ones again")
         arrays = {key: kept[key] for key in kept.files if key != "fingerprint"}
-    return Weighing(**arrays, summary=json.loads((folder / "credit.json").read_text()))
+    figures = json.loads((folder / "credit.json").read_text())
+    return Weighing(**arrays, summary={key: math.nan if value is None else value for key, value in figures.items()})
