@@ -147,6 +147,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         tree = yaml.safe_load(path.read_text()) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: must hold keys and values, not {type(tree).__name__}")
     for text in overrides:
@@ -179,7 +181,10 @@ def _override(tree: dict[str, Any], text: str) -> None:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
             raise ConfigError(f"{text!r}: {key!r} holds a value, not further keys")
-    tree[last] = yaml.safe_load(value) if value else ""
+    try:
+        tree[last] = yaml.safe_load(value) if value else ""
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{text!r}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _check_keys(tree: dict[str, Any], kind: type, where: str, prefix: str) -> None:
@@ -193,6 +198,8 @@ def _check_keys(tree: dict[str, Any], kind: type, where: str, prefix: str) -> No
         inner = hints[key]
         if isinstance(inner, types.UnionType):
             inner = next((part for part in inner.__args__ if dataclasses.is_dataclass(part)), inner)
+        if typing.get_origin(inner) is tuple and not isinstance(value, list | tuple):
+            raise ConfigError(f"{where}: {prefix}{key}: must be a list, got {value!r}")
         if dataclasses.is_dataclass(inner) and isinstance(inner, type):
             if not isinstance(value, dict):
                 raise ConfigError(f"{where}: {prefix}{key}: must hold further keys, got {value!r}")
@@ -211,28 +218,42 @@ CHOICES = {
     "credit.failure_weight": ("zero", "positive"),
 }
 ARMS = ("bc_continued", "filtered_bc")
-POSITIVE = ("demos.episodes", "rollouts.episodes", "evaluation.episodes", "group_size", "processes", "credit.hop")
+POSITIVE = (
+    *("demos.episodes", "rollouts.episodes", "evaluation.episodes", "group_size", "processes", "rounds"),
+    *("imitation.steps", "imitation.batch_size", "update.trainer.steps", "update.trainer.batch_size", "credit.hop"),
+)
+SHARES = ("update.demo_share", "rollouts.bold_share", "judge.held_out")
+
+
+def _read(config: RunConfig, name: str) -> Any:
+    value: Any = config
+    for key in name.split("."):
+        value = getattr(value, key)
+    return value
 
 
 def _check_values(config: RunConfig, where: str) -> None:
-    def read(name: str) -> Any:
-        value: Any = config
-        for key in name.split("."):
-            value = getattr(value, key)
-        return value
-
     for name, choices in CHOICES.items():
-        if read(name) not in choices:
-            near = difflib.get_close_matches(str(read(name)), choices, 1)
+        value = _read(config, name)
+        if value not in choices:
+            near = difflib.get_close_matches(str(value), choices, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(choices)}"
-            raise ConfigError(f"{where}: {name}: {read(name)!r} is not known; {hint}")
+            raise ConfigError(f"{where}: {name}: {value!r} is not known; {hint}")
     for arm in config.arms:
         if arm not in ARMS:
             raise ConfigError(f"{where}: arms: {arm!r} is not known; choose from {', '.join(ARMS)}")
+    _check_numbers(config, where)
+
+
+def _check_numbers(config: RunConfig, where: str) -> None:
     for name in POSITIVE:
-        if read(name) < 1:
-            raise ConfigError(f"{where}: {name}: must be at least 1, got {read(name)}")
-    if config.rounds < 1:
-        raise ConfigError(f"{where}: rounds: must be at least 1, got {config.rounds}")
-    if not 0 <= config.update.demo_share <= 1:
-        raise ConfigError(f"{where}: update.demo_share: must be between 0 and 1, got {config.update.demo_share}")
+        if _read(config, name) < 1:
+            raise ConfigError(f"{where}: {name}: must be at least 1, got {_read(config, name)}")
+    for name in SHARES:
+        if not 0 <= _read(config, name) <= 1:
+            raise ConfigError(f"{where}: {name}: must be between 0 and 1, got {_read(config, name)}")
+    if not 0 < config.judge.held_out < 1:
+        raise ConfigError(f"{where}: judge.held_out: the audit needs a share of the rollouts, and the judge the rest")
+    for name in ("seed", "evaluation.seed"):
+        if _read(config, name) < 0:
+            raise ConfigError(f"{where}: {name}: must not be negative, got {_read(config, name)}")
