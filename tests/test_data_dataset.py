@@ -1,10 +1,13 @@
 """Datasets on disk: what is written is read back, and damage is named."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import av
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +16,9 @@ from data_sample import SIZE, episode, nearest, psnr, sample_episodes
 
 from robo_rl.data import EpisodeSet, concat, read_episodes, require, write_episodes
 from robo_rl.data import writer as writer_module
+from robo_rl.data.cache import decoded
+from robo_rl.data.layout import fingerprint
+from robo_rl.data.tables import Span
 from robo_rl.errors import DataError
 from robo_rl.types import Outcome, Trajectory
 
@@ -31,7 +37,7 @@ def saved(originals, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(saved, tmp_path) -> Path:
-    shutil.copytree(saved, tmp_path / "copy")
+    shutil.copytree(saved, tmp_path / "copy", ignore=shutil.ignore_patterns(".cache"))
     return tmp_path / "copy"
 
 
@@ -74,6 +80,9 @@ def test_an_episode_owes_nothing_to_the_video_before_it(tmp_path):
     grey = {"front": np.full((7, SIZE, SIZE, 3), 90, np.uint8)}
     write_episodes(tmp_path / "data", [episode(0, cameras=("front",)), episode(1, images=grey)])
     assert np.abs(read_episodes(tmp_path / "data")[1].images["front"].astype(int) - 90).max() <= 1
+    with av.open(str(next(tmp_path.rglob("*.mp4")))) as video:
+        starts = [number for number, packet in enumerate(video.demux(video=0)) if packet.is_keyframe]
+    assert 7 in starts  # a player can begin at the second episode
 
 
 def test_flat_arrays_follow_the_frames(originals, saved):
@@ -215,6 +224,21 @@ def test_a_failure_midway_leaves_what_was_there(copied):
     assert read_episodes(copied).fingerprint == before
 
 
+def test_a_failure_at_the_very_end_restores_what_was_there(copied, monkeypatch):
+    rename = Path.rename
+
+    def fails(self: Path, target: Path) -> Path:
+        if ".partial-" in self.name:
+            raise OSError("no space left")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="no space left"):
+        write_episodes(copied, [episode(7)], overwrite=True)
+    assert [p.name for p in copied.parent.iterdir()] == ["copy"]
+    assert len(read_episodes(copied)) == 4
+
+
 def test_episodes_are_written_as_they_come(tmp_path):
     # the source sees the video of the episodes before it grow: nothing is collected first
     sizes = []
@@ -252,6 +276,20 @@ def test_no_episode_is_an_error(tmp_path):
         write_episodes(tmp_path / "data", [])
 
 
+def test_every_episode_has_its_own_statistics(originals, saved):
+    table = pq.read_table(saved / "meta" / "episodes" / "chunk-000" / "file-000.parquet").to_pydict()
+    for number, one in enumerate(originals):
+        repeated = np.concatenate([one.actions, one.actions[-1:]]).astype(np.float64)
+        np.testing.assert_allclose(table["stats/action/mean"][number], repeated.mean(0), rtol=1e-12)
+        np.testing.assert_allclose(table["stats/observation.state/max"][number], one.state.max(0))
+        np.testing.assert_allclose(
+            np.ravel(table["stats/observation.images.front/mean"][number]),
+            (one.images["front"] / 255.0).mean((0, 1, 2)),
+            rtol=1e-9,
+        )
+        assert table["stats/frame_index/max"][number] == [len(one)]
+
+
 # --- selections, several datasets ---------------------------------------------------------------------
 
 
@@ -285,7 +323,8 @@ def test_several_datasets_as_one(saved, tmp_path):
     np.testing.assert_array_equal(both.flat_actions[32:36], two[1].actions)
     assert both.fingerprint not in (one.fingerprint, two.fingerprint)
     assert concat([two, one]).fingerprint != concat([one, two]).fingerprint
-    assert concat([one]).fingerprint == one.fingerprint
+    # the parts of a dataset, put together again, are the dataset
+    assert concat([one.select([0, 1]), one.select([2, 3])]).fingerprint == one.fingerprint
     with pytest.raises(DataError, match="no dataset to put together"):
         concat([])
 
@@ -346,6 +385,73 @@ def test_the_fingerprint_is_of_the_content_not_of_the_place(saved, copied, tmp_p
     assert read_episodes(copied).fingerprint != read_episodes(saved).fingerprint
 
 
+def test_one_other_bit_is_another_fingerprint(copied):
+    before = read_episodes(copied).fingerprint
+    video = copied / "videos/observation.images.wrist/chunk-000/file-000.mp4"
+    data = bytearray(video.read_bytes())
+    data[len(data) // 2] ^= 1
+    video.write_bytes(data)
+    assert fingerprint(copied) != before
+
+
+# --- the decoded frames -------------------------------------------------------------------------------
+
+
+def decode(root: Path, camera: str, *spans: tuple[int, int], mark: str = "mark") -> np.ndarray:
+    """Frames (first, length) of one camera's video."""
+    key = f"observation.images.{camera}"
+    path = root / "videos" / key / "chunk-000" / "file-000.mp4"
+    feature = {"dtype": "video", "shape": [SIZE, SIZE, 3], "names": ["height", "width", "channels"]}
+    return decoded(root, mark, key, feature, [Span(path=path, first=first, length=length) for first, length in spans])
+
+
+def test_a_video_may_hold_frames_that_belong_to_no_episode(copied):
+    whole = read_episodes(copied).flat_images("front")
+    np.testing.assert_array_equal(decode(copied, "front", (7, 4), (20, 5)), whole[[7, 8, 9, 10, 20, 21, 22, 23, 24]])
+
+
+def test_episodes_may_lie_in_any_order_in_a_video(copied):
+    whole = read_episodes(copied).flat_images("front")
+    np.testing.assert_array_equal(decode(copied, "front", (20, 2), (3, 2)), whole[[20, 21, 3, 4]])
+
+
+def test_two_episodes_cannot_share_a_frame(copied):
+    with pytest.raises(DataError, match=r"file-000\.mp4: camera .* two episodes share frame 9"):
+        decode(copied, "front", (3, 7), (9, 3))
+
+
+def test_frames_of_another_size_are_named(copied):
+    info = json.loads((copied / "meta" / "info.json").read_text())
+    info["features"]["observation.images.wrist"]["shape"] = [SIZE, 2 * SIZE, 3]
+    edit_info(copied, features=info["features"])
+    with pytest.raises(DataError, match=r"frames are \(32, 32, 3\), but meta/info.json says \(32, 64, 3\)"):
+        read_episodes(copied)
+
+
+def test_what_a_killed_process_left_is_removed_in_time(copied):
+    folder = copied / ".cache" / "robo_rl" / "mark"
+    folder.mkdir(parents=True)
+    old, fresh = folder / "a.npy.partial-1", folder / "b.npy.partial-2"
+    for path in (old, fresh):
+        path.write_bytes(b"x")
+    os.utime(old, (1e9, 1e9))
+    decode(copied, "front", (0, 3))
+    assert not old.exists()
+    assert fresh.exists()  # it may be another process at work
+
+
+def test_a_cache_that_cannot_be_written_is_named(copied):
+    (copied / ".cache").write_text("a file where a folder should be")
+    with pytest.raises(DataError, match=r"\.cache/robo_rl: decoded frames are kept here, but it cannot be written"):
+        read_episodes(copied)
+
+
+def test_frames_that_do_not_fit_on_the_disk_are_not_begun(copied, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(DataError, match=r"camera 'observation.images.front' needs 0.0 GB decoded, 0.0 are free"):
+        read_episodes(copied)
+
+
 # --- damage -------------------------------------------------------------------------------------------
 
 
@@ -377,6 +483,7 @@ DAMAGE = {
     "no info": (lambda root: (root / "meta/info.json").unlink(), "not a LeRobotDataset, meta/info.json is missing"),
     "info cut": (lambda root: cut(root / "meta/info.json", 0.5), "info.json: cannot be read"),
     "old": (lambda root: edit_info(root, codebase_version="v2.1"), "convert_dataset_v21_to_v30"),
+    "new": (lambda root: edit_info(root, codebase_version="v4.0"), "v4.0; this needs v3.0, update robo_rl"),
     "no fps": (lambda root: edit_info(root, fps=None) or _drop_key(root, "fps"), "key 'fps' is missing"),
     "empty": (lambda root: edit_info(root, total_episodes=0), "has no episodes"),
     "frames lost": (lambda root: edit_info(root, total_frames=40), "32 frames in data/, but meta/info.json says 40"),
@@ -458,10 +565,11 @@ def test_an_episode_of_one_frame_is_named(copied):
 
 
 def test_our_dataset_without_our_facts_still_knows_what_lerobot_keeps(copied):
-    # lerobot's editing commands copy columns, but no file they do not know
+    # lerobot's editing commands copy columns, but no file they do not know. The third episode timed out, but an
+    # abort would look the same, and no label may be taken from that
     (copied / "meta" / "robo_episodes.parquet").unlink()
     episodes = read_episodes(copied)
-    assert [e.outcome for e in episodes] == [Outcome.SUCCESS, Outcome.FAILURE, Outcome.TIMEOUT, Outcome.TIMEOUT]
+    assert [e.outcome for e in episodes] == [Outcome.SUCCESS, Outcome.FAILURE, Outcome.UNKNOWN, Outcome.UNKNOWN]
     assert episodes[2].controller.tolist() == [0, 0, 1, 1, 3, 0, 0, 0]
 
 

@@ -122,6 +122,12 @@ def test_a_camera_may_rest_while_the_robot_rests(tmp_path):
     assert diagnose(tmp_path, sound_dataset(images=frozen_pictures(), state=state)) == []
 
 
+def test_a_camera_may_rest_for_a_moment(tmp_path):
+    images = sound(1).images["front"].copy()
+    images[5:14] = images[4]  # frames 4 to 13: 9 steps, less than a second
+    assert diagnose(tmp_path, sound_dataset(images={"front": images})) == []
+
+
 def test_short_episodes_are_found(tmp_path):
     short = [episode(n, 7, images={}) for n in range(3)]
     assert ("warning", "episodes e0, e1 and 1 more", "fewer than 8 steps") in said(diagnose(tmp_path, short))

@@ -152,7 +152,6 @@ def test_the_command_of_lerobot_trains_on_it(saved, tmp_path):
         "--batch_size=2",
         "--num_workers=0",
         "--save_freq=2",
-        "--eval_freq=0",
         f"--output_dir={tmp_path / 'out'}",
     ]
     done = subprocess.run(
@@ -181,6 +180,26 @@ def test_lerobot_reads_several_files(originals, tmp_path, monkeypatch, lerobot_d
     for index in (0, 16, 17, 31):
         image = theirs[index]["observation.images.front"].numpy().transpose(1, 2, 0) * 255
         assert np.abs(image - episodes.gather("front", [index])[0]).max() < 0.01
+
+
+def test_lerobots_editing_keeps_what_it_can(originals, saved, tmp_path, lerobot_dataset):
+    from lerobot.datasets.dataset_tools import delete_episodes, merge_datasets
+
+    whole = lerobot_dataset("local/x", root=saved, video_backend="pyav")
+    delete_episodes(whole, [1], output_dir=tmp_path / "fewer", repo_id="local/fewer")
+    fewer = read_episodes(tmp_path / "fewer")
+    assert [len(one) for one in fewer] == [6, 8, 5]
+    np.testing.assert_array_equal(fewer[1].actions, originals[2].actions)
+    np.testing.assert_array_equal(fewer[1].controller, originals[2].controller)
+    known = np.linspace(0, 1, 7, dtype=np.float32)  # lerobot merges only datasets with the same columns
+    write_episodes(tmp_path / "more", [episode(8, true_progress=known), episode(9)])
+    more = lerobot_dataset("local/more", root=tmp_path / "more", video_backend="pyav")
+    merge_datasets([whole, more], output_repo_id="local/both", output_dir=tmp_path / "both")
+    both = read_episodes(tmp_path / "both")
+    assert [len(one) for one in both] == [6, 9, 8, 5, 6, 6]
+    for before, after in zip([*originals, episode(8), episode(9)], both, strict=True):
+        found = [nearest(image, list(before.images["front"])) for image in after.images["front"]]
+        assert found == list(range(len(before) + 1))
 
 
 # --- reward tables ------------------------------------------------------------------------------------

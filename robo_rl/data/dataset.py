@@ -232,10 +232,12 @@ def _info(root: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read ({error})") from None
     version = info.get("codebase_version", "of unknown version")
     if version != layout.VERSION:
-        raise DataError(
-            f"{root}: LeRobotDataset {version}; this needs {layout.VERSION}, convert it with `python -m "
-            f"lerobot.scripts.convert_dataset_v21_to_v30 --repo-id={root.name} --root={root} --push-to-hub=false`"
+        mend = (
+            f"convert it with `python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id={root.name} "
+            f"--root={root} --push-to-hub=false`"
         )
+        mend = mend if str(version).startswith("v2.") else "update robo_rl, or write it with lerobot 0.6"
+        raise DataError(f"{root}: LeRobotDataset {version}; this needs {layout.VERSION}, {mend}")
     missing = [key for key in ("fps", "features", "total_episodes", "total_frames") if key not in info]
     if missing:
         raise DataError(f"{path}: key {missing[0]!r} is missing; copy the dataset again")

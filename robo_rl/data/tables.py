@@ -27,6 +27,7 @@ class Columns:
     success: np.ndarray | None  # bool (N,)
     done: np.ndarray | None  # bool (N,)
     episode: np.ndarray  # int64 (N,)
+    is_ours: bool  # rows are marked as `write_episodes` does
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +118,7 @@ def read_columns(root: Path, info: dict[str, Any]) -> Columns:
         success=_flat(read("next.success"), bool),
         done=_flat(read("next.done"), bool),
         episode=episode,
+        is_ours=layout.FINAL in table.column_names,
     )
     for name, values in (("action", columns.action), ("observation.state", columns.state)):
         bad = np.flatnonzero(~np.isfinite(values).all(1))
@@ -249,8 +251,10 @@ def _outcome(columns: Columns, rows: slice, *, sparse: bool) -> Outcome:
         return Outcome.UNKNOWN
     if success:
         return Outcome.SUCCESS
-    ended = columns.done is not None and bool(columns.done[rows].any())
-    return Outcome.FAILURE if ended else Outcome.TIMEOUT
+    if columns.done is not None and bool(columns.done[rows].any()):
+        return Outcome.FAILURE
+    # ours, without its facts (lerobot's editing commands drop them): a timeout, an abort and an unknown end look alike
+    return Outcome.UNKNOWN if columns.is_ours else Outcome.TIMEOUT
 
 
 def _spans(root: Path, info: dict[str, Any], key: str, rows: list[dict[str, Any]], first: np.ndarray) -> list[Span]:
