@@ -160,7 +160,7 @@ def train(folder: Path, episodes: EpisodeSet, weight: np.ndarray) -> LoadedPolic
     frames = np.flatnonzero(weight > 0)
     anchors = Anchors(frames=frames, weights=(weight[frames] / weight[frames].mean()).astype(np.float32))
     batches = ChunkBatches(episodes, [(1.0, anchors)], loaded.normaliser, chunk=1, batch_size=64, seed=0, shift=1)
-    config = TrainerConfig(steps=350, batch_size=64, learning_rate=3e-3, precision="fp32", warmup_steps=20, ema=0.98)
+    config = TrainerConfig(steps=240, batch_size=64, learning_rate=3e-3, precision="fp32", warmup_steps=20, ema=0.98)
     Trainer(config, folder, seed=0).fit(loaded.policy, WeightedBC(loaded.policy), batches)
     return loaded
 
