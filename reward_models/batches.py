@@ -23,14 +23,14 @@ from robo_rl.types import Trajectory
 class ClipConfig:
     """What clips are like. At most one of rewind, reverse and hold happens to one. Raises ConfigError."""
 
-    frames: int = 28  # longest clip
+    frames: int = 24  # longest clip
     hop: int = 4  # n of METHODS 2.7, frames of the episode between a state and the one it bootstraps from
-    end_weight: float = 4.0  # of an episode's last observation, the only frame that shows the outcome
-    wrong_instruction: float = 0.25  # share of a batch: copies of successful clips under another instruction
-    rewind: float = 0.15
-    reverse: float = 0.05
-    hold: float = 0.2
-    part: float = 0.35  # share of clips that show a part of the episode
+    end_weight: float = 8.0  # of an episode's last observation, the only frame that shows the outcome
+    wrong_instruction: float = 0.3  # share of a batch: copies of successful clips under another instruction
+    rewind: float = 0.2
+    reverse: float = 0.1
+    hold: float = 0.15
+    part: float = 0.5  # share of clips that show a part of the episode
     max_stride: float = 3.0  # frames skipped at most, on average over a clip
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ from reward_models.batches import ClipBatch, ClipBatches, ClipConfig
 from reward_models.calibrate import Calibration, fit_calibration
 from reward_models.compact import CompactJudge
 from reward_models.losses import LossConfig
-from reward_models.maps import MapCache, measure_scale, require_cameras
+from reward_models.maps import MapCache, measure, require_cameras
 from reward_models.network import JudgeNetwork
 from reward_models.targets import episode_targets
 from reward_models.training import train, trunk_maps
@@ -45,7 +45,7 @@ class FitConfig:
     clip_norm: float = 1.0
     target_rate: float = 0.05  # of the slow copy: theta- <- rate theta + (1 - rate) theta-, every step
     held_out: float = 0.15  # share of labelled episodes kept for the calibration; 0: not calibrated
-    shift: bool = True  # move the maps by up to one cell while training
+
     precision: str = "auto"  # of training: auto | bf16 | fp32
     memory_gb: float = 2.0  # maps beyond this go to a temporary file
     loss: LossConfig = field(default_factory=LossConfig)
@@ -137,8 +137,7 @@ class _Fitting:
         """The phases in order: trunk, maps, everything on the maps, calibration."""
         set_calibration(self.network, Calibration())
         if not self.warm_start:
-            measure_scale(self.network, self.seen)
-            self.network.measure_text(tokenize([episode.instruction for episode in self.seen]))
+            measure(self.network, self.seen)
         if self.trunk_steps:
             self._timed("trunk", self._train_trunk)
         self.network.trunks.requires_grad_(False)

@@ -21,7 +21,8 @@ class LossConfig:
     incomplete: float = 0.3  # "not complete" for episodes that did not succeed
     success: float = 1.0
     tri_state: float = 0.3
-    mc_mix: float = 0.3  # m of METHODS 2.7: share of the outcome in targets before the end; the paper has 0
+    completion_weight: float = 5.0  # of frames that show a success, in the progress loss: few, and the ones that matter
+    mc_mix: float = 0.1  # m of METHODS 2.7: share of the outcome in targets before the end; the paper has 0
 
 
 def success_targets(
@@ -46,7 +47,9 @@ def judge_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The weighted sum and its parts. `p_target` (B, L): success probability of the slow copy of the network."""
     known = ~batch.progress.isnan()
-    parts = {"progress": _mean(progress_loss(outputs.progress[known], batch.progress[known]))}
+    weight = torch.where(batch.label == 1.0, config.completion_weight, 1.0)[known]
+    loss = progress_loss(outputs.progress[known], batch.progress[known])
+    parts = {"progress": (weight * loss).sum() / weight.sum().clamp(min=1.0)}
     parts["incomplete"] = _mean(incomplete_loss(outputs.progress[batch.incomplete]))
     target, mask = success_targets(p_target, batch.label, batch.outcome, batch.link, config.mc_mix)
     weight = batch.weight * mask

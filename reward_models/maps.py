@@ -14,6 +14,7 @@ from torch import Tensor
 
 from reward_models.network import JudgeNetwork, mixed_precision
 from robo_rl.errors import DataError
+from robo_rl.nets import tokenize
 from robo_rl.types import Trajectory
 
 CHUNK = 128  # frames that go through the trunk together
@@ -78,14 +79,24 @@ class MapCache:
         return torch.from_numpy(self.rows[rows]).view(torch.bfloat16)
 
 
-def measure_scale(network: JudgeNetwork, episodes: Sequence[Trajectory], sample: int = 64) -> None:
-    """Set `map_scale` so that every camera's maps have a root mean square of 1 over frames spread over the episodes."""
-    chosen = np.unique(np.linspace(0, len(episodes) - 1, sample).astype(np.int64))
-    square = torch.zeros(len(network.cameras))
-    network.map_scale.fill_(1.0)
-    with torch.inference_mode():
-        for number in chosen:
-            middle = len(episodes[number]) // 2
-            images = {c: torch.from_numpy(np.array(episodes[number].images[c][[middle]])) for c in network.cameras}
-            square += network.maps(images).square().mean((0, 2, 3, 4))
-        network.map_scale.copy_((square / len(chosen)).clamp(min=1e-12).rsqrt())
+def measure(network: JudgeNetwork, episodes: Sequence[Trajectory], sample: int = 256) -> None:
+    """Bring the network's inputs to scale on frames spread over the episodes, before its first step.
+
+    Every camera's maps get a root mean square of 1; texts and what the pools find are standardised.
+    """
+    places = np.linspace(0, 1, sample)
+    chosen = [(episodes[round(p * (len(episodes) - 1))], n) for n, p in enumerate(places)]
+    frames = {
+        # golden-ratio steps through the episodes: early and late frames alike
+        camera: torch.from_numpy(np.stack([e.images[camera][int((0.618 * n % 1) * (len(e) + 1))] for e, n in chosen]))
+        for camera in network.cameras
+    }
+    instructions = tokenize([episode.instruction for episode, _ in chosen])
+    network.eval()
+    with torch.no_grad():
+        network.map_scale.fill_(1.0)
+        maps = network.maps(frames)
+        scale = maps.square().mean((0, 2, 3, 4)).clamp(min=1e-12).rsqrt()
+        network.map_scale.copy_(scale)
+        network.measure_text(tokenize([episode.instruction for episode in episodes]))
+        network.measure_look(maps * scale[:, None, None, None], instructions)

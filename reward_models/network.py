@@ -30,7 +30,7 @@ class CompactJudgeConfig:
     dim: int = 96
     layers: int = 2
     heads: int = 4
-    window: int = 12  # frames a layer looks back, the present one included
+    window: int = 6  # frames a layer looks back, the present one included
     bins: int = 10  # of progress
     dropout: float = 0.1
     precision: str = "auto"  # of the convolutions: auto | bf16 | fp32
@@ -73,6 +73,42 @@ class Outputs:
     tri_state: Tensor  # (B, L - 1, 3), logits
 
 
+def distances(looked: Tensor, queries: int) -> Tensor:
+    """How far apart the places are that a pool's queries look at: (N, out_dim) -> float32 (N, pairs of queries).
+
+    Is the thing asked for at its goal, is the hand at the thing? A small network hardly learns distances from
+    coordinates. With d in units of half a picture, the feature is log(.01 + d^2): it resolves what is near [O].
+    """
+    place = looked[:, : 2 * queries].float().view(-1, queries, 2)
+    first, second = torch.triu_indices(queries, queries, 1, device=looked.device)
+    return torch.log(0.01 + (place[:, first] - place[:, second]).square().sum(-1))
+
+
+class Standardise(nn.Module):
+    """Features minus their mean, over their deviation, both measured once: (N, dim) -> (N, dim).
+
+    Places differ by little around a large mean; without this the first hundred steps only find the mean. Measured once,
+    because statistics that follow the batches would differ between training and judging. What hardly varies stays
+    small: its last bits are rounding.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    def measure(self, x: Tensor) -> None:
+        """Take mean and deviation from (N, dim)."""
+        self.mean.copy_(x.mean(0))
+        self.scale.copy_(1.0 / (x.std(0) + 0.05))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.float() - self.mean) * self.scale
+
+
 class JudgeNetwork(nn.Module):
     """Trunk and language pool for every camera, a frame token, the transformer, the heads."""
 
@@ -89,10 +125,10 @@ class JudgeNetwork(nn.Module):
         self.pools = nn.ModuleList(
             LanguagePool(channels, config.text_dim, config.queries, config.values) for _ in cameras
         )
-        seen = sum(pool.out_dim for pool in self.pools)  # type: ignore[misc]
+        pairs = config.queries * (config.queries - 1) // 2
+        seen = sum(pool.out_dim + pairs for pool in self.pools)  # type: ignore[misc, operator]
         self.fuse = nn.Sequential(
-            # Places differ by little around a large mean: without this the first hundred steps only find the mean.
-            nn.BatchNorm1d(seen + config.text_dim, momentum=0.05),
+            Standardise(seen + config.text_dim),
             nn.Dropout(config.dropout),
             nn.Linear(seen + config.text_dim, 2 * config.dim),
             nn.GELU(),
@@ -128,10 +164,26 @@ class JudgeNetwork(nn.Module):
             with torch.no_grad():
                 self.text_mean.copy_(self.text(different).mean(0))
 
+    def look(self, maps: Tensor, text: Tensor) -> Tensor:
+        """What the pools find: (N, cameras, channels, s, s), (N, text_dim) -> float32 (N, seen).
+
+        In float32 also where training uses bfloat16, whose steps of 1/256 are too coarse for places and distances.
+        """
+        with torch.autocast(maps.device.type, enabled=False):
+            seen = [text.float()]
+            for number, pool in enumerate(self.pools):
+                looked = pool(maps[:, number].float(), text.float())
+                seen += [looked, distances(looked, self.config.queries)]
+            return torch.cat(seen, -1)
+
+    def measure_look(self, maps: Tensor, instructions: Tensor) -> None:
+        """Standardise what the pools find on sample frames: maps (N, ...), byte tokens (N, bytes) of their episodes."""
+        with torch.no_grad():
+            self.fuse[0].measure(self.look(maps, self.read(instructions)))  # type: ignore[operator]
+
     def frame_tokens(self, maps: Tensor, text: Tensor) -> Tensor:
         """(N, cameras, channels, s, s) maps, (N, text_dim) -> (N, dim)."""
-        seen = [pool(maps[:, number], text) for number, pool in enumerate(self.pools)]
-        return self.fuse(torch.cat([*seen, text.to(seen[0].dtype)], -1))
+        return self.fuse(self.look(maps, text))
 
     def judge(self, tokens: Tensor, text: Tensor, past: list[Past] | None = None) -> tuple[Outputs, list[Past]]:
         """Frame tokens (B, L, dim), text (B, text_dim) and the frames before -> outputs, the past for what follows."""

@@ -28,8 +28,6 @@ class TrainingSettings(Protocol):
     @property
     def target_rate(self) -> float: ...
     @property
-    def shift(self) -> bool: ...
-    @property
     def precision(self) -> str: ...
     @property
     def loss(self) -> LossConfig: ...
@@ -60,9 +58,6 @@ def train(
         batch = batches(step)
         with mixed_precision(settings.precision):
             features = maps(batch)
-            features = shifted(features, step) if settings.shift else features
-            if not torch.is_autocast_enabled("cpu"):
-                features = features.float()
             outputs = network(features, batch.instructions)
             with torch.no_grad():
                 p_target = torch.sigmoid(slow(features, batch.instructions).success.float())
@@ -79,24 +74,6 @@ def train(
             curves.setdefault(name, []).append(float(part.detach()))
         report(step + 1)
     network.eval()
-
-
-def shifted(maps: Tensor, step: int) -> Tensor:
-    """Maps (..., cameras, channels, s, s) moved by up to one cell, each camera its own way, edges repeated.
-
-    A function of the step, alike for the whole batch: the scene is somewhere else, what happens in it is the same.
-    """
-    size, rng = maps.shape[-1], np.random.default_rng([step, 17])
-    parts = []
-    for camera in range(maps.shape[-4]):
-        down, right = (int(d) for d in rng.integers(-1, 2, 2))
-        rows = (torch.arange(size) + down).clamp(0, size - 1)
-        columns = (torch.arange(size) + right).clamp(0, size - 1)
-        part = maps.select(-4, camera)
-        if down or right:
-            part = part.index_select(-2, rows).index_select(-1, columns)
-        parts.append(part)
-    return torch.stack(parts, -4)
 
 
 def one_cycle(step: int, steps: int) -> float:
