@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from robo_rl.app.config import RunConfig, dump_config
-from robo_rl.data import EpisodeSet
-from robo_rl.errors import ConfigError
+from robo_rl.data import EpisodeSet, require
+from robo_rl.errors import ConfigError, DataError
 from robo_rl.evaluation import EvaluationResult
 from robo_rl.policies.acting import MakePolicyActor
 from robo_rl.policies.compact_vla import CompactVLAConfig, CompactVLAPolicy, make_compact_vla_pre_post_processors
@@ -43,6 +43,34 @@ def options(kind: type, values: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"{where}: {error}") from None
 
 
+def check_parts(config: RunConfig) -> None:
+    """ConfigError now for what a stage would refuse an hour from now."""
+    from reward_models.compact import CompactJudgeConfig
+    from reward_models.fit import FitConfig
+
+    world_settings(config.sim.type, config.sim.options)
+    MakeExpert(config)()
+    options(CompactJudgeConfig, config.judge.model, "judge.model")
+    options(FitConfig, config.judge.fit, "judge.fit")
+    policy_settings(config, {})
+
+
+def policy_settings(config: RunConfig, features: Mapping[str, Any]) -> CompactVLAConfig:
+    """CompactVLA's configuration; ConfigError where sizes do not fit each other."""
+    settings: dict[str, Any] = dataclasses.asdict(config.policy)
+    settings.pop("type")
+    try:
+        return CompactVLAConfig(device=config.device, push_to_hub=False, **settings, **features)
+    except ValueError as error:
+        raise ConfigError(f"policy: {error}") from None
+
+
+def policy_name(folder: Path) -> str:
+    """What a policy folder is called: its own name, or its stage's where it is just `policy`."""
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == "policy" else folder.name
+
+
 # --- worlds and who drives them -------------------------------------------------------------------------
 
 
@@ -61,16 +89,31 @@ class MakeWorld:
         sim = self.config.sim
         values = dict(sim.options)
         values |= {key: value for key in ("size", "horizon") if (value := getattr(self, key))}
+        settings = world_settings(sim.type, values)
         match sim.type:
             case "tabletop":
-                from sims.tabletop import TabletopConfig, TabletopWorld
+                from sims.tabletop import TabletopWorld
 
-                return TabletopWorld(options(TabletopConfig, values, "sim.options"))
+                return TabletopWorld(settings)
             case "metaworld":
-                from sims.meta_world import MetaWorldConfig, MetaWorldWorld
+                from sims.meta_world import MetaWorldWorld
 
-                return MetaWorldWorld(options(MetaWorldConfig, values, "sim.options"))
+                return MetaWorldWorld(settings)
         raise ConfigError(f"sim.type: {sim.type!r} is not known")
+
+
+def world_settings(kind: str, values: Mapping[str, Any]) -> Any:
+    """The simulator's own configuration; ConfigError names a wrong key."""
+    match kind:
+        case "tabletop":
+            from sims.tabletop import TabletopConfig
+
+            return options(TabletopConfig, values, "sim.options")
+        case "metaworld":
+            from sims.meta_world import MetaWorldConfig
+
+            return options(MetaWorldConfig, values, "sim.options")
+    raise ConfigError(f"sim.type: {kind!r} is not known")
 
 
 @dataclass(frozen=True)
@@ -124,7 +167,7 @@ def record_rollouts(
 ) -> Iterator[Trajectory]:
     """Episodes of a policy with the exploration that `rollouts` asks for."""
     settings = config.rollouts
-    name = policy.resolve().parent.name
+    name = policy_name(policy)
     actor = MakePolicyActor(
         folder=policy, policy_id=name, noise_scale=settings.noise_scale, bold_share=settings.bold_share
     )
@@ -142,7 +185,7 @@ def record_rollouts(
 
 def evaluate(config: RunConfig, policy: Path, *, workers: int, report: Report) -> EvaluationResult:
     """Success of a policy over the held-out states of `evaluation`."""
-    name = policy.resolve().parent.name
+    name = policy_name(policy)
     results = run_evaluation(
         MakeWorld(config),
         MakePolicyActor(folder=policy, policy_id=name),
@@ -162,18 +205,33 @@ def evaluate(config: RunConfig, policy: Path, *, workers: int, report: Report) -
 
 def new_policy(config: RunConfig, episodes: EpisodeSet) -> LoadedPolicy:
     """A CompactVLA with fresh parameters, shaped and normalised for a dataset."""
-    settings: dict[str, Any] = dataclasses.asdict(config.policy)
-    settings.pop("type")
     first = episodes[0]
     cameras = {name: first.images[name].shape[1:3] for name in episodes.cameras}
     features: dict[str, Any] = features_for(cameras, first.state.shape[1], first.actions.shape[1])
     torch.manual_seed(config.seed)
-    architecture = CompactVLAConfig(device=config.device, push_to_hub=False, **settings, **features)
+    architecture = policy_settings(config, features)
     policy = CompactVLAPolicy(architecture)
     frames = ~np.asarray(episodes.is_final)
     normaliser = measure(np.asarray(episodes.flat_state)[frames], np.asarray(episodes.flat_actions)[frames])
     before, after = make_compact_vla_pre_post_processors(architecture, normaliser.as_stats())
     return LoadedPolicy(policy=policy, normaliser=normaliser, preprocessor=before, postprocessor=after)
+
+
+def require_fit(folder: Path, loaded: LoadedPolicy, episodes: EpisodeSet) -> None:
+    """DataError when a dataset lacks what the policy in `folder` sees and does."""
+    settings = loaded.policy.config
+    try:
+        require(
+            episodes,
+            cameras={
+                key.removeprefix("observation.images."): feature.shape[1:]
+                for key, feature in settings.image_features.items()
+            },
+            state_dim=settings.robot_state_feature.shape[0],
+            action_dim=settings.action_feature.shape[0],
+        )
+    except DataError as error:
+        raise DataError(f"policy {folder} does not fit this dataset: {error}") from None
 
 
 def policy_features(folder: Path, episodes: EpisodeSet, batch: int = 256) -> np.ndarray:
@@ -182,6 +240,7 @@ def policy_features(folder: Path, episodes: EpisodeSet, batch: int = 256) -> np.
     from robo_rl.policies.compact_vla.modeling_compact_vla import TOKENS
 
     loaded = load_policy(folder)
+    require_fit(folder, loaded, episodes)
     states = loaded.normaliser.state(np.asarray(episodes.flat_state)).astype(np.float32)
     owner = np.asarray(episodes.episode_of_frame)
     tokens = tokenize([episode.instruction for episode in episodes])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from robo_rl.errors import ConfigError, DataError
+from robo_rl.errors import ConfigError, DataError, RoboRLError
 from robo_rl.loops.progress import Display, spoken
 from robo_rl.types import Trajectory
 
@@ -27,13 +27,28 @@ def _reporter(name: str) -> tuple[Display, Callable[[int, int], None]]:
     return display, lambda done, total: display.progress(name, done, total)
 
 
-def _into(target: Path, work: Callable[[Path], None]) -> None:
-    """Run `work` on a temporary sibling of `target` and rename it: the folder is complete or absent."""
+def _is_free(target: Path) -> None:
     if target.exists():
         raise DataError(f"{target}: already exists; choose another --out or remove it")
+
+
+def _into(target: Path, work: Callable[[Path], None], inputs: str) -> None:
+    """Run `work` on a temporary sibling of `target` and rename it: the folder is complete or absent.
+
+    After a kill the same command goes on with what it finds there; one with other `inputs` starts afresh.
+    """
+    _is_free(target)
     partial = target.with_name(target.name + ".partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    work(partial)
+    mark = partial / "inputs.json"
+    if not mark.exists() or mark.read_text() != inputs:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        mark.write_text(inputs)
+    try:
+        work(partial)
+    except RoboRLError:  # the same command would fail again
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     partial.rename(target)
 
 
@@ -65,8 +80,7 @@ def collect(options: argparse.Namespace) -> int:
 
     config = _load(options)
     _policy_exists(options.policy)
-    if options.out.exists():
-        raise DataError(f"{options.out}: already exists; choose another --out or remove it")
+    _is_free(options.out)
     display, report = _reporter("collect")
     episodes: Iterator[Trajectory]
     shared = {"workers": config.processes, "report": report, "start": options.start}
@@ -90,6 +104,7 @@ def collect(options: argparse.Namespace) -> int:
 def train(options: argparse.Namespace) -> int:
     """`robo-rl train`: imitation from scratch, or an update of `--policy` with the credit the config names."""
     from robo_rl.app import steps
+    from robo_rl.app.config import dump_config
 
     config = _load(options)
     _policy_exists(options.policy)
@@ -109,7 +124,8 @@ def train(options: argparse.Namespace) -> int:
             steps.improve_policy(partial, report, config, options.policy, demos, rollouts, partial, number=1)
         _promote(partial, steps.POLICY)
 
-    _into(options.out, work)
+    given = {name: str(getattr(options, name)) for name in ("data", "policy", "judge")}
+    _into(options.out, work, json.dumps(given | {"config": dump_config(config)}, sort_keys=True, default=str))
     display.close()
     print(f"policy: {options.out}")
     return 0
@@ -137,6 +153,7 @@ def reward_fit(options: argparse.Namespace) -> int:
 
     config = _load(options)
     _policy_exists(options.policy)
+    _is_free(options.out)
     steps.single_thread()
     episodes = concat([read_episodes(path) for path in options.data])
     display, report = _reporter("fit")
@@ -154,7 +171,6 @@ def reward_fit(options: argparse.Namespace) -> int:
 def reward_audit(options: argparse.Namespace) -> int:
     """`robo-rl reward audit`: exit code 1 when the judge fails."""
     from reward_models.audit import audit
-
     from robo_rl.app import build, steps
     from robo_rl.data import read_episodes
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from robo_rl.app.build import check_parts
 from robo_rl.app.config import RunConfig, dump_config
 from robo_rl.app.pipeline import Plan, plan
 from robo_rl.app.results import collect_results
@@ -31,6 +32,7 @@ PACKAGES = ("torch", "lerobot", "mujoco", "gymnasium", "transformers", "stable-b
 def run(config: RunConfig, out: Path) -> Path:
     """Run what is missing of an experiment; returns the report's path. The verdict is printed last."""
     started = time.monotonic()
+    check_parts(config)
     warm_up()
     out.mkdir(parents=True, exist_ok=True)
     display = Display()

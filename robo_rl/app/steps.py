@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from robo_rl.app import build
 from robo_rl.app.config import RunConfig
 from robo_rl.app.showcase import show_training
 from robo_rl.batches import Anchors, ChunkBatches
+from robo_rl.credit.baselines import filtered_bc_weights
 from robo_rl.credit.kinds import WindowKind
 from robo_rl.data import EpisodeSet, concat, read_episodes, read_reward_table, write_episodes, write_reward_table
+from robo_rl.data.windows import find_windows
 from robo_rl.errors import DataError, RewardError
 from robo_rl.loops.weigh import WeighConfig, Weighing, weigh, weigh_config
 from robo_rl.policies.storage import LoadedPolicy, load_policy, save_policy
@@ -43,8 +46,15 @@ def single_thread() -> None:
 def collect_demos(folder: Path, report: Report, config: RunConfig, workers: int) -> None:
     """Demonstrations of the scripted expert. Failed ones are thrown away, as a person recording them would do."""
     wanted = config.demos.episodes
+    _remove_killed(folder)
     kept = _first_successes(build.record_demos(config, workers=workers, report=report), wanted)
     write_episodes(folder / DATASET, kept)
+
+
+def _remove_killed(folder: Path) -> None:
+    """Recording starts again after a kill; what the killed attempt had written would stay for ever."""
+    for left in folder.glob(f"{DATASET}.*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _first_successes(episodes: Iterator[Trajectory], wanted: int) -> Iterator[Trajectory]:
@@ -61,6 +71,7 @@ def _first_successes(episodes: Iterator[Trajectory], wanted: int) -> Iterator[Tr
 
 def collect_rollouts(folder: Path, report: Report, config: RunConfig, policy: Path, number: int, workers: int) -> None:
     """Episodes of a policy, from initial states of their own (never those of the evaluation)."""
+    _remove_killed(folder)
     write_episodes(
         folder / DATASET,
         build.record_rollouts(config, policy, seed=rollout_seed(config, number), workers=workers, report=report),
@@ -81,6 +92,8 @@ def train_imitation(folder: Path, report: Report, config: RunConfig, demos: Path
     episodes = read_episodes(demos)
     loaded = build.new_policy(config, episodes)
     frames = imitable_frames(episodes)
+    if not len(frames):
+        raise DataError(f"{demos}: nothing to imitate: no demonstration and no episode that succeeded")
     anchors = Anchors(frames=frames, weights=np.ones(len(frames), np.float32))
     _fit_policy(folder, report, loaded, episodes, [(1.0, anchors)], config.imitation, config)
 
@@ -107,13 +120,14 @@ def improve_policy(
         episodes = concat([own, *(read_episodes(path) for path in rollouts)])
         table = load_weighing(weights, episodes)
         sources = weighted_sources(table.weight, table.kind, config.update.demo_share)
+    build.require_fit(policy, loaded, episodes)
     seed_offset = dataclasses.replace(config, seed=config.seed + 7919 * number)
     _fit_policy(folder, report, loaded, episodes, sources, config.update.trainer, seed_offset)
 
 
 def imitable_frames(episodes: EpisodeSet) -> np.ndarray:
-    """Global indices of the frames whose action may be imitated: all but final observations."""
-    return np.flatnonzero(~np.asarray(episodes.is_final))
+    """Global indices of the frames whose action may be imitated: demonstrations, interventions, successes."""
+    return np.flatnonzero(filtered_bc_weights(find_windows(episodes).kind) > 0)
 
 
 def weighted_sources(weight: np.ndarray, kind: np.ndarray, demo_share: float) -> list[tuple[float, Anchors]]:

@@ -44,6 +44,14 @@ class PolicyActor:
                 f"policy {self.policy_id!r} needs camera {sorted(missing)[0]!r}; "
                 f"the world has {', '.join(worlds[0].cameras)}"
             )
+        sizes = {"state": self._policy.config.robot_state_feature, "action": self._policy.config.action_feature}
+        for name, feature in sizes.items():
+            found = getattr(worlds[0], f"{name}_dim")
+            if feature.shape[0] != found:
+                raise DataError(
+                    f"policy {self.policy_id!r} was made for {name}s of {feature.shape[0]} numbers; "
+                    f"this world's have {found}"
+                )
         self._rngs = rngs
         self._scales = [self._noise_scale if rng.random() < self._bold_share else 1.0 for rng in rngs]
 
@@ -58,6 +66,12 @@ class PolicyActor:
         for key in config.image_features:
             camera = key.removeprefix("observation.images.")
             frames = np.stack([seen.images[camera] for seen in observations])
+            wanted = tuple(config.image_features[key].shape[1:])
+            if frames.shape[1:3] != wanted:
+                raise DataError(
+                    f"policy {self.policy_id!r} was made for frames of {wanted} pixels; "
+                    f"this world's camera {camera!r} draws {frames.shape[1:3]}"
+                )
             batch[key] = torch.from_numpy(frames).to(device).permute(0, 3, 1, 2).float() / 255.0
         shape = (config.chunk_size, config.action_feature.shape[0])
         noise = np.stack([self._scales[slot] * self._rngs[slot].standard_normal(shape, np.float32) for slot in slots])
