@@ -12,7 +12,7 @@ from robo_rl.credit.kinds import WindowKind
 from robo_rl.critics import CriticConfig
 from robo_rl.data import EpisodeSet, read_episodes, write_episodes
 from robo_rl.errors import DataError
-from robo_rl.loops.weigh import WeighConfig, weigh
+from robo_rl.loops.weigh import WeighConfig, critic_arrays, weigh
 from robo_rl.types import Controller, Outcome, RewardSignal, Trajectory
 
 HOP = 3
@@ -191,6 +191,16 @@ def test_a_judge_without_success_head_cannot_replace_it(episodes, features):
     config = WeighConfig(hop=HOP, critic=CRITIC, viability="td_success")
     with pytest.raises(DataError, match=r"'ruler@1' has no success head; use credit\.viability: critic"):
         weigh(episodes, make_signals(episodes), features, config, seed=0)
+
+
+def test_demonstrations_teach_efficiency_only_where_they_are_gated(episodes, judged):
+    # a person's V_e is not the policy's: the paper's critics see the policy's own successes alone
+    demo = (judged.kind == WindowKind.DEMO) | (episodes.is_final & (episodes.episode_of_frame < 6))
+    for gated in (False, True):
+        arrays = critic_arrays(episodes, judged.kind, demos_teach_efficiency=gated)
+        assert (arrays["ve_ok"][demo] == gated).all()
+        assert not arrays["outcome_ok"][demo].any()
+        assert arrays["terminal_success"].sum() == 30  # 24 rollouts and 6 demonstrations end in success
 
 
 # --- masks ------------------------------------------------------------------------------------------
