@@ -23,7 +23,7 @@ from reward_models.losses import LossConfig
 from reward_models.maps import MapCache, measure, require_cameras
 from reward_models.network import JudgeNetwork
 from reward_models.targets import episode_targets
-from reward_models.training import train, trunk_maps
+from reward_models.training import Schedule, train, trunk_maps
 from robo_rl.errors import ConfigError, DataError
 from robo_rl.nets import tokenize
 from robo_rl.types import Controller, Trajectory
@@ -38,7 +38,7 @@ class FitConfig:
     steps: int = 300  # gradient steps on cached maps
     trunk_steps: int = 150  # steps with the trunk before those, where no trained trunk was given
     batch_size: int = 24  # clips
-    trunk_batch_size: int = 8  # clips of a step with the trunk
+    trunk_batch_size: int = 12  # clips of a step with the trunk
     learning_rate: float = 3e-3  # one cycle: warm-up, then cosine to 0
     warm_learning_rate: float = 1e-3  # of a warm start
     weight_decay: float = 0.02
@@ -136,7 +136,9 @@ class _Fitting:
     def run(self) -> FitResult:
         """The phases in order: trunk, maps, everything on the maps, calibration."""
         set_calibration(self.network, Calibration())
-        if not self.warm_start:
+        if self.warm_start:
+            self.network.set_reference(tokenize([episode.instruction for episode in self.seen]))
+        else:
             measure(self.network, self.seen)
         if self.trunk_steps:
             self._timed("trunk", self._train_trunk)
@@ -167,6 +169,8 @@ class _Fitting:
 
     def _train(self, first_row: np.ndarray, maps: Callable[[ClipBatch], Tensor], steps: int, batch_size: int) -> None:
         config, done = self.config, self._done
+        total = self.trunk_steps + config.steps
+        rate = config.warm_learning_rate if self.warm_start else config.learning_rate
         batches = ClipBatches(
             self.seen,
             self.targets,
@@ -177,13 +181,12 @@ class _Fitting:
         )
         train(
             self.network,
-            lambda step: batches(done + step),
+            batches,
             maps,
             config,
-            steps=steps,
-            learning_rate=config.warm_learning_rate if self.warm_start else config.learning_rate,
+            schedule=Schedule(first=done, count=steps, total=total, rate=rate),
             curves=self.result.curves,
-            report=lambda step: self._report(done + step, self.trunk_steps + config.steps),
+            report=lambda step: self._report(step, total),
         )
         self._done += steps
 

@@ -98,5 +98,5 @@ def measure(network: JudgeNetwork, episodes: Sequence[Trajectory], sample: int =
         maps = network.maps(frames)
         scale = maps.square().mean((0, 2, 3, 4)).clamp(min=1e-12).rsqrt()
         network.map_scale.copy_(scale)
-        network.measure_text(tokenize([episode.instruction for episode in episodes]))
+        network.set_reference(tokenize([episode.instruction for episode in episodes]))
         network.measure_look(maps * scale[:, None, None, None], instructions)

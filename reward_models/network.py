@@ -13,7 +13,9 @@ from torch.nn import functional as F
 from reward_models.heads import Heads
 from reward_models.transformer import FrameTransformer, Past
 from robo_rl.errors import ConfigError
-from robo_rl.nets import ConvTrunk, LanguagePool, TextEncoder
+from robo_rl.nets import MAX_BYTES, ConvTrunk, LanguagePool, TextEncoder
+
+REFERENCES = 32  # instructions whose mean is the centre of all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +105,7 @@ class Standardise(nn.Module):
     def measure(self, x: Tensor) -> None:
         """Take mean and deviation from (N, dim)."""
         self.mean.copy_(x.mean(0))
-        self.scale.copy_(1.0 / (x.std(0) + 0.05))
+        self.scale.copy_(1.0 / (x.std(0) + 0.03))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() - self.mean) * self.scale
@@ -114,6 +116,7 @@ class JudgeNetwork(nn.Module):
 
     map_scale: Tensor
     text_mean: Tensor
+    reference: Tensor
     calibration: Tensor
 
     def __init__(self, config: CompactJudgeConfig, cameras: tuple[str, ...]) -> None:
@@ -139,6 +142,7 @@ class JudgeNetwork(nn.Module):
         self.heads = Heads(config.dim, config.bins)
         self.register_buffer("map_scale", torch.ones(len(cameras)))  # brings every camera's maps to RMS 1
         self.register_buffer("text_mean", torch.zeros(config.text_dim))
+        self.register_buffer("reference", torch.zeros(0, MAX_BYTES, dtype=torch.int64), persistent=False)
         self.register_buffer("calibration", torch.tensor([1.0, 0.0]))  # p = sigmoid(scale * logit + shift)
 
     def maps(self, frames: Mapping[str, Tensor]) -> Tensor:
@@ -150,19 +154,28 @@ class JudgeNetwork(nn.Module):
         return torch.stack(pooled, 1)
 
     def read(self, instructions: Tensor) -> Tensor:
-        """Byte tokens (B, bytes) -> (B, text_dim). Centred, so that what all instructions share drowns no difference.
+        """Byte tokens (B, bytes) -> (B, text_dim), centred on the reference instructions and normalised.
 
-        A policy's text vectors are used as they are: its pools expect them so.
+        Instructions share most of their letters, so their vectors differ little from a common one, which training
+        would only push around. The centre is taken anew while training and kept for judging.
         """
-        text = self.text(instructions)
-        return F.layer_norm(text - self.text_mean, text.shape[-1:]) if self.text_mean.any() else text
+        if self.training:
+            text = self.text(torch.cat([instructions, self.reference]))
+            text, known = text[: len(instructions)], text[len(instructions) :]
+            centre = known.mean(0) if len(known) else self.text_mean
+            self.text_mean.copy_(centre.detach())
+        else:
+            text, centre = self.text(instructions), self.text_mean
+        return F.layer_norm((text - centre).float(), text.shape[-1:])
 
-    def measure_text(self, instructions: Tensor) -> None:
-        """Centre the text vectors on the different ones among (N, bytes); a single one is left as it is."""
+    def set_reference(self, instructions: Tensor) -> None:
+        """Centre on at most `REFERENCES` different ones among (N, bytes); a single one is no centre."""
         different = torch.unique(instructions, dim=0)
         if len(different) > 1:
+            places = torch.linspace(0, len(different) - 1, min(REFERENCES, len(different))).long()
+            self.reference = different[places]
             with torch.no_grad():
-                self.text_mean.copy_(self.text(different).mean(0))
+                self.text_mean.copy_(self.text(self.reference).mean(0))
 
     def look(self, maps: Tensor, text: Tensor) -> Tensor:
         """What the pools find: (N, cameras, channels, s, s), (N, text_dim) -> float32 (N, seen).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,18 @@ from reward_models.losses import LossConfig, judge_loss
 from reward_models.network import JudgeNetwork, mixed_precision
 from robo_rl.errors import RewardError
 from robo_rl.types import Trajectory
+
+TRUNK_RATE = 0.2  # learning rate of the trunk over that of everything else
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Steps first, ..., first + count - 1 of one learning rate cycle of `total` steps."""
+
+    first: int
+    count: int
+    total: int
+    rate: float
 
 
 class TrainingSettings(Protocol):
@@ -39,22 +52,21 @@ def train(
     maps: Callable[[ClipBatch], Tensor],
     settings: TrainingSettings,
     *,
-    steps: int,
-    learning_rate: float,
+    schedule: Schedule,
     curves: dict[str, list[float]],
     report: Callable[[int], None],
 ) -> None:
     """Gradient steps on all parameters that ask for a gradient; appends one value a step to `curves`.
 
-    The slow copy (theta-, METHODS 2.3) starts as the network and is dropped at the end: a new call resets it.
+    The slow copy (theta-, METHODS 2.3) starts as the network and is dropped at the end.
     Raises RewardError when the loss is not finite.
     """
     parameters = [p for p in network.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(_groups(network, settings.weight_decay), lr=learning_rate, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: one_cycle(step, steps))
+    optimiser = torch.optim.AdamW(_groups(network, schedule.rate, settings.weight_decay), betas=(0.9, 0.98))
+    cycle = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: one_cycle(schedule.first + n, schedule.total))
     slow = copy.deepcopy(network).eval().requires_grad_(False)
     network.train()
-    for step in range(steps):
+    for step in range(schedule.first, schedule.first + schedule.count):
         batch = batches(step)
         with mixed_precision(settings.precision):
             features = maps(batch)
@@ -68,7 +80,7 @@ def train(
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
         optimiser.step()
-        schedule.step()
+        cycle.step()
         _follow(slow, network, settings.target_rate)
         for name, part in {"total": loss, **parts}.items():
             curves.setdefault(name, []).append(float(part.detach()))
@@ -107,18 +119,23 @@ def trunk_maps(
     return maps
 
 
-def _groups(network: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Matrices decay; biases, norms and embeddings do not."""
+def _groups(network: JudgeNetwork, rate: float, weight_decay: float) -> list[dict[str, object]]:
+    """Matrices decay; biases, norms and embeddings do not. The trunk learns slowly: fast, its features die."""
+    trunk = {id(p) for p in network.trunks.parameters()}
     asked = [p for p in network.parameters() if p.requires_grad]
     return [
-        {"params": [p for p in asked if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in asked if p.ndim < 2], "weight_decay": 0.0},
+        {
+            "params": [p for p in asked if (p.ndim >= 2) is decays and (id(p) in trunk) is slow],
+            "weight_decay": weight_decay if decays else 0.0,
+            "lr": rate * (TRUNK_RATE if slow else 1.0),
+        }
+        for decays in (True, False)
+        for slow in (True, False)
     ]
 
 
 @torch.no_grad()
-def _follow(slow: nn.Module, network: nn.Module, rate: float) -> None:
+def _follow(slow: JudgeNetwork, network: JudgeNetwork, rate: float) -> None:
     pairs = [(a, b) for a, b in zip(slow.parameters(), network.parameters(), strict=True) if b.requires_grad]
     torch._foreach_lerp_([a for a, _ in pairs], [b.detach() for _, b in pairs], rate)
-    for kept, new in zip(slow.buffers(), network.buffers(), strict=True):
-        kept.copy_(new)
+    slow.text_mean.copy_(network.text_mean)
