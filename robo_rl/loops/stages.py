@@ -31,6 +31,7 @@ from robo_rl.errors import RoboRLError
 from robo_rl.loops.progress import Display
 from robo_rl.processes import process_context
 
+WEIGH_EVERY_S = 1.0
 Report = Callable[[int, int], None]  # (done, total)
 
 
@@ -116,6 +117,7 @@ class _Scheduler:
         self.messages: Any = self.context.Queue()
         self.running: dict[str, tuple[Stage, Any, float]] = {}
         self.failure: str | None = None
+        self.weighed = 0.0
 
     def run(self) -> None:
         if not self.waiting:
@@ -171,13 +173,26 @@ class _Scheduler:
                 self.failure = self.failure or f"stage {name}: its process ended with exit code {process.exitcode}"
 
     def _weigh(self) -> None:
+        if time.monotonic() - self.weighed < WEIGH_EVERY_S:
+            return
+        self.weighed = time.monotonic()
         total = 0
         with contextlib.suppress(psutil.Error):
             own = psutil.Process()
             for process in [own, *own.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error):
-                    total += process.memory_info().rss
+                total += _memory(process)
         self.record.peak_rss_gb = max(self.record.peak_rss_gb, total / 1e9)
+
+
+def _memory(process: psutil.Process) -> int:
+    """Bytes of a process; pages it shares with others count in proportion, so that a sum is the truth."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0
 
 
 def _end_tree(pid: int | None) -> None:
