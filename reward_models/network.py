@@ -124,6 +124,7 @@ class JudgeNetwork(nn.Module):
         self.config, self.cameras = config, cameras
         channels = config.channels
         self.trunks = nn.ModuleList(ConvTrunk(channels) for _ in cameras)
+        self.trunks.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as images lie in memory
         self.text = TextEncoder(config.text_dim)
         self.pools = nn.ModuleList(
             LanguagePool(channels, config.text_dim, config.queries, config.values) for _ in cameras

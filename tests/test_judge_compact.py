@@ -272,7 +272,7 @@ def test_maps_on_disk_are_those_in_memory(judge, held_out) -> None:
         ([toy.episode(1, moved="green")], "none of 1"),
         (
             [toy.episode(0), dataclasses.replace(toy.episode(1), images={"top": toy.episode(1).images["front"]})],
-            "'top'",
+            "toy-1'.* needs camera 'front'; there are: top",
         ),
     ],
 )
