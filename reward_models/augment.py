@@ -1,8 +1,9 @@
 """Clips of an episode with their labels, and changes to them whose right answer is known.
 
 A clip lists frame numbers of one episode, so it costs no pixels and works on cached feature maps. Every function
-takes a clip and gives a new one. Rewind and wrong instruction are ReWiND's (METHODS 7); hold, truncate and speed are
-ours [O]. All of them attack the same thing, a judge that tells the time instead of watching.
+takes a clip and gives a new one. Rewind and wrong instruction are ReWiND's (METHODS 7); hold, part and speed are ours
+[O]; a part of an episode is simply a clip of fewer frames. All of them attack the same thing, a judge that tells the
+time instead of watching.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Clip:
 
 
 def make_clip(targets: EpisodeTargets, frames: np.ndarray, hop: int, end_weight: float = 1.0) -> Clip:
-    """A clip of rising frame numbers (n,). `end_weight` is the weight of the episode's last observation."""
+    """A clip of rising frame numbers (n,). `end_weight` is the weight of the episode's last observation.
+
+    Where the clip stops before the episode does, how it ended is not seen: its last frame has no label of its own.
+    """
     frames = np.asarray(frames, dtype=np.int64)
     n, last = len(frames), len(targets.progress) - 1
     label, outcome = np.full(n, np.nan, np.float32), np.full(n, np.nan, np.float32)
@@ -70,14 +74,6 @@ def speed(first: int, last: int, count: int, rng: np.random.Generator) -> np.nda
     return np.unique(np.round(first + place * span).astype(np.int64))
 
 
-def truncate(clip: Clip, length: int) -> Clip:
-    """The first `length` frames: how it ends is not seen, so the last one has no label of its own."""
-    cut = _take(clip, np.arange(length))
-    link = np.minimum(cut.link, length - 1)
-    link[-1] = -1
-    return replace(cut, link=link)
-
-
 def reverse(clip: Clip) -> Clip:
     """The whole clip backwards: progress runs backwards with the frames, and it ends in no success.
 
@@ -108,13 +104,11 @@ def hold(clip: Clip, at: int, count: int) -> Clip:
     A success that stands still stays a success. Anything else that stands still for good gets nowhere: it ends in 0.
     """
     order = np.concatenate([np.arange(at + 1), np.full(count, at)])
-    done = clip.label[at] == 1.0
     link = np.minimum(clip.link, at)
     held = replace(_take(clip, order), link=_take(replace(clip, link=link), order).link)
     tail = np.arange(at + 1, len(order))
-    if done:
-        held.label[tail] = 1.0
-        return held
+    if clip.label[at] == 1.0:
+        return held  # with the label of the frame that is repeated
     held.label[at] = np.nan
     held.link[at] = -1
     return _ends_badly(held, tail)

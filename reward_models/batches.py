@@ -104,16 +104,17 @@ class ClipBatches:
             targets, augment.speed(begin, end, count, rng), self.config.hop, self.config.end_weight
         )
         kind, n = rng.random(), len(clip)
-        if n < 4:
-            return clip
+        if n < 4 or np.isnan(targets.outcome):
+            return clip  # nobody knows what the last frames of an aborted episode show
         if kind < options.rewind:
             turn = int(rng.integers(n // 3, n))
             return self._cut(augment.rewind(clip, turn, int(rng.integers(2, turn + 2))))
         if kind < options.rewind + options.reverse:
             return augment.reverse(clip)
         if kind < options.rewind + options.reverse + options.hold:
-            # the end half of the time: a success that lasts, or a failure that is padded
-            at = n - 1 if rng.random() < 0.5 else int(rng.integers(0, n - 1))
+            # Half of the time the end: a success that lasts, or a failure that is padded. Never shortly before the
+            # end, where a success may be reached already but is not confirmed yet.
+            at = n - 1 if rng.random() < 0.5 else int(rng.integers(0, max(1, int(0.8 * (n - 1)))))
             return self._cut(augment.hold(clip, at, int(rng.integers(3, self.config.frames))))
         return clip
 

@@ -134,10 +134,7 @@ def test_a_part_that_does_not_reach_the_end_has_no_label() -> None:
     part = augment.make_clip(targets(10), np.arange(2, 7), 2)
     assert np.isnan(part.label).all()
     assert part.link[-1] == -1
-    cut = augment.truncate(clip(10), 5)
-    assert np.isnan(cut.label).all()
-    assert cut.link.tolist() == [2, 3, 4, 4, -1]
-    assert cut.progress[-1] < 1.0
+    assert part.progress[-1] < 1.0
 
 
 def test_frames_of_others_have_no_success_target_but_their_end_has() -> None:
@@ -220,7 +217,6 @@ def test_changes_leave_the_clip_they_were_given_as_it_was() -> None:
     augment.hold(made, 3, 3)
     augment.reverse(made)
     augment.wrong_instruction(made)
-    augment.truncate(made, 4)
     for name, array in before.items():
         assert np.array_equal(getattr(made, name), array, equal_nan=array.dtype.kind == "f"), name
 
@@ -276,6 +272,15 @@ def test_links_and_rows_stay_inside_the_clip_and_its_episode() -> None:
         assert (batch.link[linked] > place[linked]).all()
         assert (batch.link < length).all()
         assert (owner[batch.rows] == owner[batch.rows[:, :1]]).all()
+
+
+def test_nothing_is_made_up_about_aborted_episodes() -> None:
+    aborted = [dataclasses.replace(e, outcome=Outcome.ABORT) for e in toy.episodes(8)]
+    made = batches(aborted, rewind=0.4, reverse=0.3, hold=0.3)
+    for step in range(10):
+        batch = made(step)
+        assert batch.label.isnan().all()
+        assert (batch.link == -1).all()
 
 
 @pytest.mark.parametrize("bad", [{"frames": 3}, {"hop": 0}, {"hold": 0.9, "rewind": 0.2}, {"wrong_instruction": 1.0}])
