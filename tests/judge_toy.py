@@ -1,4 +1,4 @@
-"""Tiny videos whose right judgement is plain: two coloured squares, one grey goal, an instruction that names a colour."""
+"""Tiny videos whose right judgement is plain: two coloured squares, a grey goal, an instruction naming a colour."""
 
 import numpy as np
 
