@@ -213,7 +213,7 @@ def _audit() -> list[AuditRow]:
             effect=-0.91,
             low=-0.95,
             high=-0.86,
-            rule="VROC <= -0.5",
+            rule="VROC >= 0.5",
             verdict="pass",
         ),
         AuditRow(
@@ -264,7 +264,7 @@ def _judge() -> JudgeQuality:
                 auroc_low=auroc - 0.05,
                 auroc_high=auroc + 0.04,
                 voc=0.96,
-                vroc=-0.91 if r == 2 else None,
+                vroc=0.91 if r == 2 else None,
                 ece=0.071 - 0.02 * r,
                 brier=0.14 - 0.03 * r,
                 num_episodes=200,

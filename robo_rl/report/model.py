@@ -183,7 +183,7 @@ class JudgeRound:
     auroc_low: float | None
     auroc_high: float | None
     voc: float | None  # value-order correlation on successful episodes
-    vroc: float | None  # the same on reversed videos; a sound judge is near -1
+    vroc: float | None  # on reversed videos, against descending time; +1 is sound, a clock is near -1
     ece: float | None  # expected calibration error
     brier: float | None
     num_episodes: int
