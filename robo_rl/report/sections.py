@@ -173,7 +173,7 @@ def curves(data: ReportData) -> str:
 JUDGE_COLUMNS = (
     ("auroc", "AUROC", "Does the judge rank successes above failures? 1 is perfect, 0.5 is chance."),
     ("voc", "VOC", "Does progress rise with time on successful episodes? 1 is always."),
-    ("vroc", "VROC", "Does progress fall on successful episodes played backwards? 1 is always; a mere clock is near \u22121."),
+    ("vroc", "VROC", "Does it fall on successes played backwards? 1 is always; a clock is near \u22121."),
     ("ece", "ECE", "Mean gap between predicted and observed success; 0 is calibrated."),
     ("brier", "Brier", "Mean squared error of the success probability; 0 is perfect, 0.25 says nothing."),
 )
