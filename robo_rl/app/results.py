@@ -93,7 +93,8 @@ def _arm(
     last = rounds[-1]
     summary = last.summary()
     undefined = {} if last.success.any() else {"mean_success_steps": "no episode succeeded"}
-    tests = [_paired(last, result, other) for other, result in final.items() if other != name]
+    others = [other for other in final if other != name and (name == "improved" or other == "imitation")]
+    tests = [_paired(last, final[other], other) for other in others]
     numbered = rounds if name == "imitation" else [start, *rounds]
     return ArmResult(
         name=name,

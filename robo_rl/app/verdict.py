@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from robo_rl.app.config import RunConfig
 from robo_rl.report.model import ArmResult, JudgeQuality, PairedTest
 
+PERCENT = "\u00a0%"  # a number and its unit stay on one line
 CLEAR = 0.05  # two-sided, exact McNemar
 
 
@@ -28,7 +29,7 @@ def headline(arms: Sequence[ArmResult]) -> str:
     test = _against(end, "imitation")
     change = rate(end) - rate(start)
     numbers = (
-        f"from {rate(start):.1f} % to {rate(end):.1f} % over the same {end.n} held-out states "
+        f"from {rate(start):.1f}{PERCENT} to {rate(end):.1f}{PERCENT} over the same {end.n} held-out states "
         f"({change:+.1f} points, paired {spoken_p(test.p)})"
     )
     if test.p is not None and test.p < CLEAR:
@@ -46,7 +47,8 @@ def details(config: RunConfig, arms: Sequence[ArmResult], judge: JudgeQuality) -
         test = _against(by_name["bc_continued"], "imitation")
         lines.append(
             f"Training on the demonstrations for as many steps more (BC continued) gives "
-            f"{rate(by_name['bc_continued']):.1f} %, against {rate(start):.1f} % before: {_relation(test)}."
+            f"{rate(by_name['bc_continued']):.1f}{PERCENT}, against {rate(start):.1f}{PERCENT} before: "
+            f"{_relation(test)}."
         )
     if "filtered_bc" in by_name:
         lines.append(_versus_filtered(end, by_name["filtered_bc"]))
@@ -71,7 +73,7 @@ def _relation(test: PairedTest) -> str:
 
 def _versus_filtered(end: ArmResult, filtered: ArmResult) -> str:
     test = _against(end, "filtered_bc")
-    numbers = f"{rate(end):.1f} % against {rate(filtered):.1f} %, paired {spoken_p(test.p)}"
+    numbers = f"{rate(end):.1f}{PERCENT} against {rate(filtered):.1f}{PERCENT}, paired {spoken_p(test.p)}"
     if test.p is not None and test.p < CLEAR and test.difference:
         word = "beats" if test.difference > 0 else "loses to"
         return f"Judged credit {word} filtered BC at the same budget of rollouts and gradient steps: {numbers}."
