@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robo_rl.credit.habc import warmup_gate
 from robo_rl.data import EpisodeSet
 from robo_rl.errors import DataError
 from robo_rl.nets import tokenize
@@ -32,7 +33,8 @@ class ChunkBatches:
     """Batch number `step` is a function of (seed, step): training resumes at any step exactly.
 
     Sources are mixed in fixed shares (for instance half demonstrations, half rollouts); within a source
-    anchors are drawn uniformly, and their weights stay in the loss.
+    anchors are drawn uniformly, and their weights stay in the loss. For the first `warmup_steps` steps all
+    weights are 1 (METHODS 1.3).
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class ChunkBatches:
         batch_size: int,
         seed: int,
         shift: int = 4,
+        warmup_steps: int = 0,
     ) -> None:
         self._episodes, self._sources = episodes, [(share, source) for share, source in sources if share > 0]
         self._chunk, self._size, self._seed, self._shift = chunk, batch_size, seed, shift
+        self._warmup_steps = warmup_steps
         self._state = normaliser.state(np.asarray(episodes.flat_state)).astype(np.float32)
         self._action = normaliser.action(np.asarray(episodes.flat_actions)).astype(np.float32)
         first, lengths = np.asarray(episodes.first_frame), np.asarray(episodes.lengths)
@@ -60,6 +64,7 @@ class ChunkBatches:
         """What the policy's preprocessor would leave, plus `sample_weight` (B,) and `index` (B,)."""
         rng = np.random.default_rng([self._seed, step])
         frames, weights = self._draw(rng)
+        weights = warmup_gate(weights, step, self._warmup_steps)
         ahead = frames[:, None] + np.arange(self._chunk)
         last = self._last_action[frames][:, None]
         pad = ahead > last

@@ -153,6 +153,15 @@ def test_weights_do_not_change_what_is_drawn(episodes):
     assert torch.equal(weighted(7)["index"], plain(7)["index"])
 
 
+def test_weights_are_one_while_warming_up(episodes):
+    frames = np.flatnonzero(~episodes.is_final)
+    weighted = [(1.0, anchors_of(frames, np.linspace(0.1, 1.9, len(frames))))]
+    warming = make_batches(episodes, weighted, warmup_steps=3)
+    # METHODS 1.3: gate 1 for the first N steps; step N is the first that sees the weights
+    assert torch.equal(warming(2)["sample_weight"], torch.ones(64))
+    assert torch.equal(warming(3)["sample_weight"], make_batches(episodes, weighted)(3)["sample_weight"])
+
+
 def test_nothing_to_learn_from_is_said():
     with pytest.raises(DataError, match="no frame to learn from"):
         Anchors(frames=np.array([], np.int64), weights=np.array([], np.float32))

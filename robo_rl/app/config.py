@@ -95,6 +95,8 @@ class UpdateSettings:
 
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     demo_share: float = 0.4  # of every batch
+    # Steps with all weights 1. The paper warms up for 500 while its critics learn; here they are fitted first.
+    warmup_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,6 +163,7 @@ def _fit_policy(
         chunk=loaded.policy.config.chunk_size,
         batch_size=trainer.batch_size,
         seed=config.seed,
+        warmup_steps=config.update.warmup_steps,
     )
     run = dataclasses.replace(trainer, device=config.device)
     Trainer(run, folder / "training", seed=config.seed).fit(
