@@ -34,7 +34,7 @@ setup: ## .venv with what the demo needs
 	@bash scripts/setup.sh metaworld
 
 setup-dev: ## .venv with what the tests need, too
-	@bash scripts/setup.sh metaworld dev
+	@bash scripts/setup.sh metaworld vlm dev
 
 clean: ## remove caches and build products; .venv and runs/ stay
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache

@@ -134,6 +134,8 @@ class RewardSignal:
     success_prob: np.ndarray | None = None  # float32 (T+1,), None when the judge has no success head
     tri_state: np.ndarray | None = None  # float32 (T, 3): p(progressive), p(stagnant), p(regressive) of each step
     uncertainty: np.ndarray | None = None  # float32 (T+1,)
+    abstained: np.ndarray | None = None  # bool (T+1,): no answer for this frame; its progress repeats a neighbour's
+    extra: Mapping[str, np.ndarray] = field(default_factory=dict)  # float32 (T+1,) each, NaN allowed: raw log-probs ...
 
     def __post_init__(self) -> None:
         where = f"{self.model_id}: episode {self.episode_id!r}"
@@ -152,6 +154,10 @@ class RewardSignal:
             _require(array.shape == shape, f"{where}: {name} must be {shape}, got {array.shape}")
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             _require(len(bad) == 0, f"{where}: {name} is not finite at frame {bad[0] if len(bad) else ''}")
+        for name, array in {"abstained": self.abstained, **self.extra}.items():
+            _require(
+                array is None or array.shape == (length,), f"{where}: {name} must be {(length,)}, got {np.shape(array)}"
+            )
 
 
 @runtime_checkable
