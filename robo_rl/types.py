@@ -154,10 +154,9 @@ class RewardSignal:
             _require(array.shape == shape, f"{where}: {name} must be {shape}, got {array.shape}")
             bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             _require(len(bad) == 0, f"{where}: {name} is not finite at frame {bad[0] if len(bad) else ''}")
-        for name, array in {"abstained": self.abstained, **self.extra}.items():
-            _require(
-                array is None or array.shape == (length,), f"{where}: {name} must be {(length,)}, got {np.shape(array)}"
-            )
+        columns = dict(self.extra) if self.abstained is None else {"abstained": self.abstained, **self.extra}
+        for name, column in columns.items():
+            _require(column.shape == (length,), f"{where}: {name} must be {(length,)}, got {column.shape}")
 
 
 @runtime_checkable
