@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from reward_models.heads import PROGRESSIVE, REGRESSIVE, STAGNANT, UNKNOWN
-from reward_models.targets import EpisodeTargets
+from reward_models.targets import UNLABELLED, EpisodeTargets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,12 +131,13 @@ def wrong_instruction(clip: Clip) -> Clip:
     )
 
 
-def tri_state_targets(clip: Clip, still: np.ndarray) -> np.ndarray:
+def tri_state_targets(clip: Clip, still: np.ndarray, direction: np.ndarray | None = None) -> np.ndarray:
     """Class of every step of the clip, or -1: int64 (n-1,) [O, METHODS 3.2].
 
     The same frame again is stagnant, whoever acts. Where progress is known, a step forward (backward) in time is
     progressive (regressive), or stagnant if nothing moved in the frames that it spans. Under a wrong
-    instruction every known progress is 0, and every step is stagnant.
+    instruction every known progress is 0, and every step is stagnant. A person's `direction`, int8 (T,), goes before
+    all that (METHODS 3.2: the paper's labels are human judgements); back in time it is turned round.
     """
     before, after = clip.frames[:-1], clip.frames[1:]
     moving = np.concatenate([[0], np.cumsum(~still)])
@@ -146,6 +147,13 @@ def tri_state_targets(clip: Clip, still: np.ndarray) -> np.ndarray:
     out[known] = np.where(forward > 0, PROGRESSIVE, np.where(forward < 0, REGRESSIVE, STAGNANT))[known]
     nothing = known & (clip.progress[:-1] == 0.0) & (clip.progress[1:] == 0.0) & clip.incomplete[1:]
     out[nothing | (before == after)] = STAGNANT
+    if direction is not None:
+        for place in np.flatnonzero(~nothing & (before != after)):
+            low, high = sorted((before[place], after[place]))
+            given = np.unique(direction[low:high][direction[low:high] != UNLABELLED])
+            if len(given) == 1:
+                sign = given[0] * (1 if after[place] > before[place] else -1)
+                out[place] = {1: PROGRESSIVE, 0: STAGNANT, -1: REGRESSIVE}[int(sign)]
     return out
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,6 +61,25 @@ class ClipBatch:
     weight: Tensor  # float32 (B, L)
     incomplete: Tensor  # bool (B, L)
     tri_state: Tensor  # int64 (B, L - 1), -1: none
+    texts: tuple[str, ...]  # the B instructions
+    length: Tensor  # int64 (B,): frames of every clip before its padding
+    preferred: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.int64))  # (better, worse) clips
+
+    def last(self) -> Tensor:
+        """Place of every clip's last frame, int64 (B,)."""
+        return self.length - 1
+
+    def inside(self) -> Tensor:
+        """bool (B, L): not padding."""
+        places = torch.arange(self.progress.shape[1], device=self.progress.device)
+        return places[None, :] < self.length[:, None]
+
+    def to(self, device: torch.device) -> ClipBatch:
+        """The same batch with its tensors on another device."""
+        moved: dict[str, Any] = {
+            name: value.to(device) for name in self.__slots__ if isinstance(value := getattr(self, name), Tensor)
+        }
+        return replace(self, **moved)
 
 
 class ClipBatches:
@@ -74,9 +94,10 @@ class ClipBatches:
         *,
         batch_size: int,
         seed: int,
+        preferences: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.targets, self.first_row, self.config = targets, first_row, config
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed, self.preferences = batch_size, seed, list(preferences)
         self._instruction = [episode.instruction for episode in episodes]
         self._success = [episode.success for episode in episodes]
         self._wrong = _wrong_instructions(episodes)
@@ -89,7 +110,24 @@ class ClipBatches:
         able = [place for place, (e, _, _) in enumerate(items) if self._success[e] and self._wrong[e]]
         for place in rng.permutation(able)[:counterfactual]:
             items.append(self._counterfactual(items[place][0], rng))
-        return self._collate(items)
+        preferred = self._add_preferences(items, rng)
+        return replace(self._collate(items), preferred=torch.tensor(preferred, dtype=torch.int64).reshape(-1, 2))
+
+    def _add_preferences(self, items: list[tuple[int, str, Clip]], rng: np.random.Generator) -> list[tuple[int, int]]:
+        """Whole episodes that a person compared, as many pairs as an eighth of the batch; their places in it."""
+        places: list[tuple[int, int]] = []
+        if self.preferences:
+            for number in rng.integers(len(self.preferences), size=max(1, self.batch_size // 8)):
+                places.append((len(items), len(items) + 1))
+                items += [(e, self._instruction[e], self._whole(e, rng)) for e in self.preferences[number]]
+        return places
+
+    def _whole(self, e: int, rng: np.random.Generator) -> Clip:
+        """The whole episode, at a speed that fits into a clip."""
+        last = len(self.targets[e].progress) - 1
+        count = max(3, min(self.config.frames, round(last / rng.uniform(1.0, self.config.max_stride)) + 1))
+        frames = augment.speed(0, last, count, rng)
+        return augment.make_clip(self.targets[e], frames, self.config.hop, self.config.end_weight)
 
     def _clip(self, e: int, rng: np.random.Generator) -> Clip:
         targets, options = self.targets[e], self.config
@@ -128,10 +166,7 @@ class ClipBatches:
         return Clip(**parts)
 
     def _counterfactual(self, e: int, rng: np.random.Generator) -> tuple[int, str, Clip]:
-        targets = self.targets[e]
-        last = len(targets.progress) - 1
-        count = max(3, min(self.config.frames, round(last / rng.uniform(1.0, self.config.max_stride)) + 1))
-        clip = augment.make_clip(targets, augment.speed(0, last, count, rng), self.config.hop, self.config.end_weight)
+        clip = self._whole(e, rng)
         texts, odds = self._wrong[e] or ([], None)
         return e, texts[int(rng.choice(len(texts), p=odds))], augment.wrong_instruction(clip)
 
@@ -140,11 +175,16 @@ class ClipBatches:
         fill = {"progress": np.nan, "label": np.nan, "outcome": np.nan, "link": -1, "weight": 0.0, "incomplete": False}
         padded = {name: np.stack([_pad(getattr(c, name), length, v) for _, _, c in items]) for name, v in fill.items()}
         rows = np.stack([_pad(self.first_row[e] + c.frames, length, self.first_row[e]) for e, _, c in items])
-        steps = [_pad(augment.tri_state_targets(c, self.targets[e].still), length - 1, UNKNOWN) for e, _, c in items]
+        steps = [
+            _pad(augment.tri_state_targets(c, self.targets[e].still, self.targets[e].direction), length - 1, UNKNOWN)
+            for e, _, c in items
+        ]
         return ClipBatch(
             rows=rows,
             instructions=tokenize([text for _, text, _ in items]),
             tri_state=torch.from_numpy(np.stack(steps)),
+            texts=tuple(text for _, text, _ in items),
+            length=torch.tensor([len(clip) for _, _, clip in items]),
             **{name: torch.from_numpy(array) for name, array in padded.items()},
         )
 

@@ -47,7 +47,7 @@ class CompactJudgeConfig:
             ("channels", 1),
             ("map_size", 2),
             ("layers", 1),
-            ("window", 2),
+            ("window", 1),
             ("bins", 3),
             ("queries", 2),
         ):

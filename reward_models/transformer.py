@@ -38,8 +38,8 @@ class WindowAttention(nn.Module):
             torch.cat([asked[:, 1], value], 2),
             attn_mask=self._bias(length, key.shape[2]).to(query.dtype),
         )
-        keep = self.window - 1
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, dim)), (key[:, :, -keep:], value[:, :, -keep:])
+        drop = max(0, key.shape[2] - (self.window - 1))
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, dim)), (key[:, :, drop:], value[:, :, drop:])
 
     def _bias(self, length: int, keys: int) -> Tensor:
         """(heads, length, 1 + keys): 0 for the instruction, the distance's bias inside the window, -inf outside."""

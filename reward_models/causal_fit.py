@@ -1,0 +1,384 @@
+"""Fit a CausalJudge: any backbone, any objectives, from time, outcome and what people labelled.
+
+A fit is a function of (judge, episodes, settings, seed). With a `workdir` it writes a checkpoint now and then;
+called again with the same arguments it goes on from there and ends with the same parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from reward_models.batches import ClipBatch, ClipBatches, ClipConfig
+from reward_models.calibrate import fit_calibration
+from reward_models.compact_backbone import CompactBackbone
+from reward_models.features import FrameSource, make_features
+from reward_models.fit import FitResult, Progress, held_out_episodes
+from reward_models.hop import Hop
+from reward_models.judge import CausalJudge, CausalNetwork, looked_at
+from reward_models.maps import measure, require_cameras
+from reward_models.network import mixed_precision
+from reward_models.targets import EpisodeTargets, HumanLabels, episode_targets, thinned
+from reward_models.training import TRUNK_RATE, one_cycle
+from reward_models.tri_state import TriState
+from robo_rl.credit.arm import step_from_tri_state, unit_step
+from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.types import Trajectory
+
+GOALS = 4  # goal frames kept for an instruction
+
+
+@dataclass(frozen=True, kw_only=True)
+class CausalFitConfig:
+    """How a causal judge is fitted. Raises ConfigError."""
+
+    steps: int = 300  # gradient steps
+    trunk_steps: int = 0  # of a compact backbone, with its image encoder, before those
+    batch_size: int = 16  # clips
+    accumulate: int = 1  # batches a gradient step
+    learning_rate: float = 2e-3  # of heads, the reward token and a compact backbone
+    language_learning_rate: float = 1e-4  # of a pretrained language model or its adapters
+    vision_learning_rate: float = 1e-5  # of a vision tower; a compact backbone's trunk has 0.2 learning_rate
+    weight_decay: float = 0.02
+    clip_norm: float = 1.0
+    slow_rate: float = 0.05  # slow <- rate * network + (1 - rate) * slow (eVTA0: 0.1) ...
+    slow_every: int = 1  # ... every so many steps (eVTA0: 16)
+    held_out: float = 0.15  # share of labelled episodes kept for the calibration; 0: not calibrated
+    checkpoint_every: int = 50  # steps
+    memory_gb: float = 2.0  # features of frames beyond this go to a temporary file
+    disk_gb: float = 20.0  # features beyond this are computed anew for every batch
+    precision: str = "auto"  # of a compact backbone: auto | bf16 | fp32
+    clips: ClipConfig = field(default_factory=ClipConfig)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.clips, dict):
+            try:
+                object.__setattr__(self, "clips", ClipConfig(**self.clips))
+            except TypeError as error:
+                raise ConfigError(f"judge.fit.clips: {error}") from None
+        for name in ("steps", "batch_size", "accumulate", "learning_rate", "slow_every", "checkpoint_every"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"judge.fit.{name} must be positive, got {getattr(self, name)}")
+        if not 0 <= self.held_out < 0.6:
+            raise ConfigError(f"judge.fit.held_out must lie in [0, 0.6), got {self.held_out}")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Gradient steps first, ..., first + count - 1; with or without the image encoder."""
+
+    name: str
+    first: int
+    count: int
+    pixels: bool
+
+
+def fit_causal(
+    judge: CausalJudge,
+    episodes: Sequence[Trajectory],
+    config: CausalFitConfig | None = None,
+    *,
+    seed: int,
+    workdir: Path | None = None,
+    labels: HumanLabels | None = None,
+    progress_callback: Progress | None = None,
+) -> FitResult:
+    """Fit `judge` in place. `progress_callback(step, steps)`.
+
+    Raises:
+        DataError: no episodes, none that teaches anything, or a camera is missing.
+        RewardError: the loss is not finite.
+    """
+    config = config or CausalFitConfig()
+    if not episodes:
+        raise DataError("a judge needs episodes; there are none")
+    judge.build(tuple(episodes[0].images))
+    for episode in episodes:
+        require_cameras(episode, judge.network.backbone.cameras)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # dropout
+        return _CausalFitting(judge, episodes, config, seed, labels, workdir, progress_callback).run()
+
+
+class _CausalFitting:
+    """One fit: what is held out, the labels of the rest, the phases, the checkpoints."""
+
+    def __init__(
+        self,
+        judge: CausalJudge,
+        episodes: Sequence[Trajectory],
+        config: CausalFitConfig,
+        seed: int,
+        labels: HumanLabels | None,
+        workdir: Path | None,
+        progress_callback: Progress | None,
+    ) -> None:
+        self.judge, self.network, self.config, self.seed = judge, judge.network, config, seed
+        self.episodes, self.checkpoint = episodes, None if workdir is None else workdir / "checkpoint.pt"
+        has_success = self.network.success() is not None
+        self.held = held_out_episodes(episodes, config.held_out if has_success else 0.0, seed)
+        self.numbers = np.setdiff1d(np.arange(len(episodes)), self.held)
+        self.seen = [episodes[number] for number in self.numbers]
+        self.frames = [looked_at(len(episode) + 1, judge.config.stride) for episode in self.seen]
+        own = labels.select(self.numbers) if labels is not None else None
+        full = episode_targets(self.seen, own)
+        self.targets = [thinned(t, frames) for t, frames in zip(full, self.frames, strict=True)]
+        _require_teaching(self.targets)
+        self.preferences = own.preferences if own is not None else ()
+        self._report = progress_callback or (lambda step, steps: None)
+        self.result = FitResult(num_episodes=len(self.seen), num_frames=sum(len(f) for f in self.frames))
+        self.slow: dict[str, Tensor] = {}
+        self._resumed: dict[str, Any] | None = None
+
+    def run(self) -> FitResult:
+        """The phases in order, then what is measured on the fitted network."""
+        backbone = self.network.backbone
+        if isinstance(backbone, CompactBackbone):
+            measure(backbone.network, self.seen)
+        for kind in self.network.parts():
+            kind.calibrate(1.0, 0.0)
+        if self.checkpoint is not None and self.checkpoint.exists():
+            self._resumed = torch.load(self.checkpoint, weights_only=True)
+        for phase in self._phases():
+            self._timed(phase.name, functools.partial(self._run, phase))
+        self.network.requires_grad_(False).eval()
+        self._timed("calibration", self._finish)
+        return self.result
+
+    def _phases(self) -> list[Phase]:
+        backbone, config = self.network.backbone, self.config
+        if not isinstance(backbone, CompactBackbone):
+            return [Phase("fit", 0, config.steps, bool(backbone.trains_vision))]
+        return [Phase("trunk", 0, config.trunk_steps, True), Phase("fit", config.trunk_steps, config.steps, False)]
+
+    def _timed(self, name: str, work: Callable[[], None]) -> None:
+        began = time.monotonic()
+        work()
+        self.result.seconds[name] = time.monotonic() - began
+
+    # --- gradient steps --------------------------------------------------------------------------------------
+
+    def _run(self, phase: Phase) -> None:
+        network, backbone, config = self.network, self.network.backbone, self.config
+        network.requires_grad_(True)
+        backbone.may_train()
+        if isinstance(backbone, CompactBackbone):
+            backbone.network.trunks.requires_grad_(phase.pixels)
+        groups = parameter_groups(network, config)
+        optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.98))
+        total = phase.first + phase.count if phase.name == "fit" else phase.count + config.steps
+        cycle = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: one_cycle(phase.first + n, total))
+        self.slow = {name: p.detach().clone() for name, p in network.named_parameters() if p.requires_grad}
+        start = phase.first
+        if self._resumed is not None:
+            if self._resumed["step"] >= phase.first + phase.count and phase.name != "fit":
+                return  # a later phase's checkpoint: its parameters are loaded there
+            start = self._continue(phase, optimiser, cycle)
+        source = FrameSource(self.seen, self.frames, backbone.cameras)
+        features = make_features(backbone, source, config, pixels=phase.pixels)
+        batches = self._batches(source)
+        network.train()
+        for step in range(start, phase.first + phase.count):
+            self._step(step, batches, features, optimiser)
+            cycle.step()
+            if (step + 1) % config.slow_every == 0:
+                self._follow()
+            self._report(step + 1, total)
+            if (step + 1) % config.checkpoint_every == 0 or step + 1 == phase.first + phase.count:
+                self._save(phase, step + 1, optimiser, cycle)
+        network.eval()
+
+    def _batches(self, source: FrameSource) -> ClipBatches:
+        return ClipBatches(
+            self.seen,
+            self.targets,
+            source.first,
+            self.config.clips,
+            batch_size=self.config.batch_size,
+            seed=self.seed,
+            preferences=self.preferences,
+        )
+
+    def _step(
+        self,
+        step: int,
+        batches: ClipBatches,
+        features: Callable[[np.ndarray], Tensor],
+        optimiser: torch.optim.Optimizer,
+    ) -> None:
+        config, sums = self.config, {}  # type: CausalFitConfig, dict[str, float]
+        optimiser.zero_grad(set_to_none=True)
+        for part in range(config.accumulate):
+            batch = batches(step * config.accumulate + part)
+            losses = self._losses(batch, features(batch.rows))
+            total = torch.stack(list(losses.values())).sum()
+            if not torch.isfinite(total):
+                raise RewardError(f"judge: the loss is {float(total)} at step {step}; lower judge.fit.learning_rate")
+            (total / config.accumulate).backward()
+            for name, loss in {"total": total, **losses}.items():
+                sums[name] = sums.get(name, 0.0) + float(loss.detach()) / config.accumulate
+        nn.utils.clip_grad_norm_([p for p in self.network.parameters() if p.requires_grad], config.clip_norm)
+        optimiser.step()
+        for name, value in sums.items():
+            self.result.curves.setdefault(name, []).append(value)
+
+    def _losses(self, batch: ClipBatch, features: Tensor) -> dict[str, Tensor]:
+        network = self.network
+        with self._autocast():
+            slow = self._slow_success(features, batch) if any(part.needs_slow for part in network.parts()) else None
+            hidden = network(features, batch.texts).float()
+        batch = batch.to(hidden.device)
+        losses: dict[str, Tensor] = {}
+        for part in network.parts():
+            losses |= part.loss(hidden, batch, slow)
+        return losses
+
+    def _autocast(self) -> Any:
+        compact = isinstance(self.network.backbone, CompactBackbone)
+        return mixed_precision(self.config.precision if compact else "fp32")
+
+    @torch.no_grad()
+    def _slow_success(self, features: Tensor, batch: ClipBatch) -> Tensor:
+        """Success probabilities of the slow copy, (B, L)."""
+        self.network.eval()
+        hidden = functional_call(self.network, self.slow, (features, batch.texts)).float()
+        name, part = next((n, p) for n, p in self.network.objectives.items() if p.needs_slow)
+        own = {k.removeprefix(f"objectives.{name}."): v for k, v in self.slow.items() if f"objectives.{name}." in k}
+        logits = functional_call(_SuccessLogits(part), {f"part.{k}": v for k, v in own.items()}, (hidden,))
+        self.network.train()
+        return torch.sigmoid(logits)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        for name, parameter in self.network.named_parameters():
+            if name in self.slow:
+                self.slow[name].lerp_(parameter.detach(), self.config.slow_rate)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _save(self, phase: Phase, step: int, optimiser: Any, cycle: Any) -> None:
+        if self.checkpoint is None:
+            return
+        facts = {
+            "phase": phase.name,
+            "step": step,
+            "network": self.judge.trained(),
+            "slow": self.slow,
+            "optimiser": optimiser.state_dict(),
+            "cycle": cycle.last_epoch,
+            "random": torch.get_rng_state(),
+            "curves": self.result.curves,
+        }
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.checkpoint.with_suffix(f".partial-{os.getpid()}")
+        torch.save(facts, temporary)
+        os.replace(temporary, self.checkpoint)
+
+    def _continue(self, phase: Phase, optimiser: Any, cycle: Any) -> int:
+        facts, self._resumed = self._resumed or {}, None
+        self.network.load_state_dict(facts["network"], strict=False)
+        self.result.curves = facts["curves"]
+        torch.set_rng_state(facts["random"])
+        if facts["phase"] == phase.name:
+            self.slow = facts["slow"]
+            optimiser.load_state_dict(facts["optimiser"])
+            for _ in range(facts["cycle"]):
+                cycle.step()
+            return int(facts["step"])
+        self.slow = {name: p.detach().clone() for name, p in self.network.named_parameters() if p.requires_grad}
+        return phase.first
+
+    # --- after the gradient steps --------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        for part in self.network.parts():
+            if isinstance(part, Hop):
+                part.set_goals(self._goals())
+            if isinstance(part, TriState):
+                self._measure_unit(part)
+        if len(self.held):
+            self._calibrate()
+
+    @torch.inference_mode()
+    def _goals(self) -> dict[str, Tensor]:
+        """Hidden states of the last frames of successes, at most GOALS an instruction."""
+        found: dict[str, list[Tensor]] = {}
+        backbone = self.network.backbone
+        for episode in self.seen:
+            if episode.success and len(found.setdefault(episode.instruction, [])) < GOALS:
+                last = {c: torch.from_numpy(np.array(episode.images[c][-1:])) for c in backbone.cameras}
+                hidden = self.network(backbone.encode(last)[None], [episode.instruction])
+                found[episode.instruction].append(hidden[0, 0].float().cpu())
+        return {text: torch.stack(parts) for text, parts in found.items() if parts}
+
+    def _measure_unit(self, part: TriState) -> None:
+        """A mean step's worth, on at most 32 training successes."""
+        successes = [episode for episode in self.seen if episode.success][:32]
+        sums = [
+            step_from_tri_state(signal.tri_state[frames[:-1]])
+            for signal in self.judge.score(successes)
+            if signal.tri_state is not None
+            for frames in [looked_at(len(signal.progress), self.judge.config.stride)]
+        ]
+        try:
+            part.prepare({"unit": unit_step(sums, [len(steps) for steps in sums])})
+        except DataError:
+            return  # no success adds up to anything yet: the default stays
+
+    def _calibrate(self) -> None:
+        success = self.network.success()
+        held = [self.episodes[number] for number in self.held]
+        if success is None:
+            return
+        logits = []
+        for hidden in self.judge.embed(held):
+            with torch.inference_mode():
+                device = next(success.parameters()).device
+                found = success.success_logits(torch.from_numpy(hidden).to(device))
+            logits.append(np.zeros(len(hidden)) if found is None else found.cpu().numpy())
+        outcomes = np.array([episode.outcome.label for episode in held], dtype=np.float64)
+        self.result.calibration = fit_calibration(logits, outcomes)
+        success.calibrate(self.result.calibration.scale, self.result.calibration.shift)
+
+
+class _SuccessLogits(nn.Module):
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.part.success_logits(hidden)
+
+
+def parameter_groups(network: CausalNetwork, config: CausalFitConfig) -> list[dict[str, Any]]:
+    """Learning rates by what a parameter belongs to; matrices decay, biases, norms and tokens do not."""
+    vision = ("visual.", "vision_tower.", "vision_model.")
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in network.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        rate = config.learning_rate
+        if any(part in name for part in vision):
+            rate = config.vision_learning_rate
+        elif ".trunks." in name:
+            rate = TRUNK_RATE * config.learning_rate
+        elif name.startswith("backbone.model."):
+            rate = config.language_learning_rate
+        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
+        groups.setdefault((rate, decay), []).append(parameter)
+    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
+
+
+def _require_teaching(targets: Sequence[EpisodeTargets]) -> None:
+    if all(np.isnan(t.progress).all() and np.isnan(t.outcome) for t in targets):
+        raise DataError(f"none of {len(targets)} episodes has an outcome or a label: nothing can be learned from them")
