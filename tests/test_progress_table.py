@@ -266,7 +266,7 @@ def test_a_file_that_does_not_fit_is_refused(episodes, tmp_path, rows, changes, 
 
 
 def test_a_file_without_the_column_says_what_it_has(episodes, tmp_path):
-    with pytest.raises(DataError, match="'progress_dense' is missing; .* progress_sparse"):
+    with pytest.raises(DataError, match=r"'progress_dense' is missing; .* progress_sparse"):
         import_progress(theirs(tmp_path / "p.parquet"), episodes, head="dense")
 
 
