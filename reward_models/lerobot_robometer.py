@@ -1,0 +1,194 @@
+"""RobometerJudge: lerobot's Robometer checkpoints as a judge, the same numbers in a fraction of the work.
+
+Robometer (arXiv 2603.02115, METHODS 5) reads K pictures between the start and now, and predicts progress and success
+at the last. lerobot (`rewards/robometer/compute_rabc_weights.py`) encodes 4 T pictures for T frames and runs the whole
+prompt every time; here each frame is encoded once, and what prompts have in common is run once (`robometer_pass`).
+In float32 the results equal lerobot's to 1e-5, which the tests require; lerobot drops the success head, we keep it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from lerobot.rewards.robometer.modeling_robometer import convert_bins_to_continuous
+from lerobot.rewards.robometer.processor_robometer import PROGRESS_PROMPT
+
+from reward_models.hub import fingerprint
+from reward_models.robometer_checkpoint import checkpoint_folder, load_robometer, options, robometer_encoder
+from reward_models.robometer_frames import FrameFeatures
+from reward_models.robometer_pass import Episode, RobometerPass, batches, quiet
+from reward_models.robometer_rows import frame_rows
+from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.types import RewardSignal, Trajectory
+
+TYPE = "lerobot_robometer"
+CAMERA_PREFIX = "observation.images."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobometerJudgeConfig:
+    """Which checkpoint, and how it is asked. Raises ConfigError."""
+
+    path: str  # folder with lerobot's config.json and model.safetensors, or a hub id ("lerobot/Robometer-4B")
+    revision: str = ""  # of a hub id; "" is the newest
+    processor: str = ""  # tokenizer and image processor; "" for the checkpoint's base model
+    device: str = "cpu"
+    dtype: str = ""  # fp32 | bf16 | fp16; "" is the checkpoint's own
+    camera: str = ""  # "front"; "" is the checkpoint's image_key
+    num_frames: int = 4  # K pictures a prompt, as in lerobot's labelling script
+    batch_size: int = 64  # prompts run together; changes speed and memory only
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigError("lerobot_robometer: path is empty; give a hub id or a folder")
+        if self.num_frames < 2:
+            raise ConfigError(f"lerobot_robometer: num_frames must be at least 2, got {self.num_frames}")
+        if self.batch_size < 1:
+            raise ConfigError(f"lerobot_robometer: batch_size must be at least 1, got {self.batch_size}")
+
+
+class RobometerJudge:
+    """A `Judge`: progress in [0, 1] and success probability of every frame, from one camera."""
+
+    def __init__(self, config: RobometerJudgeConfig) -> None:
+        """Opens the checkpoint. Raises ConfigError with what is missing."""
+        self.config = config
+        folder = checkpoint_folder(config.path, config.revision)
+        self.revision = folder.name[:12] if folder.parent.name == "snapshots" else fingerprint(folder)
+        self.model, step = load_robometer(folder, device=config.device, dtype=config.dtype, processor=config.processor)
+        self.encoder = robometer_encoder(step, config.num_frames)
+        self.passes = RobometerPass(self.model, self.encoder)
+        self.camera = config.camera or self.model.config.image_key.removeprefix(CAMERA_PREFIX)
+
+    @classmethod
+    def from_config(cls, facts: Mapping[str, Any]) -> Self:
+        """From the options of `RobometerJudgeConfig`. Raises ConfigError."""
+        return cls(options(RobometerJudgeConfig, facts, TYPE))
+
+    @property
+    def model_id(self) -> str:
+        name = self.config.path.rstrip("/").split("/")[-1]
+        return f"{name}@{self.revision}"
+
+    def provenance(self) -> dict[str, str]:
+        """Model, prompt, and which frames are looked at."""
+        return {
+            "type": TYPE,
+            "model": self.config.path,
+            "revision": self.revision,
+            "dtype": self.model.config.torch_dtype,
+            "camera": self.camera,
+            "prompt": PROGRESS_PROMPT,
+            "frames": f"linspace(0, t, {self.config.num_frames}) for every frame t",
+        }
+
+    # --- judging ---------------------------------------------------------------------------------------
+
+    def score(self, trajectories: Sequence[Trajectory]) -> list[RewardSignal]:
+        """An opinion of each trajectory, in order; batches are filled across trajectories.
+
+        Raises RewardError naming an episode without the camera, or whose scores are not finite.
+        """
+        values = [np.empty((len(trajectory) + 1, 2), np.float32) for trajectory in trajectories]
+        for trajectory in trajectories:
+            self._frames(trajectory)
+        if self.model.config.use_multi_image:
+            for batch in batches(self._episodes(trajectories), self.config.batch_size):
+                found = self._decode(*self.passes.run(batch))
+                for place, frame, value in zip(batch.episode, batch.frame, found, strict=True):
+                    values[batch.episodes[place].number][frame] = value
+        else:
+            for number, trajectory in enumerate(trajectories):
+                self._score_as_video(trajectory, values[number])
+        return [self._signal(t, v) for t, v in zip(trajectories, values, strict=True)]
+
+    def _frames(self, trajectory: Trajectory) -> np.ndarray:
+        if self.camera not in trajectory.images:
+            raise RewardError(
+                f"{self.model_id}: episode {trajectory.episode_id!r} has no camera {self.camera!r}; "
+                f"it has: {', '.join(trajectory.images) or 'none'}; set camera: to one of them"
+            )
+        return trajectory.images[self.camera]
+
+    def _episodes(self, trajectories: Sequence[Trajectory]) -> Iterator[Episode]:
+        for number, trajectory in enumerate(trajectories):
+            frames = self._frames(trajectory)
+            height, width = frames.shape[1:3]
+            yield Episode(
+                number,
+                self.passes.prompt(trajectory.instruction, (height, width), self.config.num_frames),
+                FrameFeatures(self.passes.model, self.encoder._processor, frames),
+                frame_rows(len(frames), self.config.num_frames),
+            )
+
+    def _decode(self, progress: torch.Tensor, success: torch.Tensor) -> np.ndarray:
+        """float32 (R, 2): progress and success, as lerobot makes them of the heads' outputs."""
+        progress, success = progress.float().cpu(), success.float().cpu()
+        if self.model.config.use_discrete_progress:
+            progress = convert_bins_to_continuous(progress)
+        both = torch.stack([progress.reshape(-1).clamp(0.0, 1.0), success.reshape(-1).sigmoid()], dim=1)
+        return both.numpy()
+
+    @torch.inference_mode()
+    def _score_as_video(self, trajectory: Trajectory, values: np.ndarray) -> None:
+        """Checkpoints that read the pictures as one video merge them in pairs; this is lerobot's own way."""
+        frames = self._frames(trajectory)
+        rows = frame_rows(len(frames), self.config.num_frames)
+        for first in range(0, len(rows), self.config.batch_size):
+            samples = [(frames[row], trajectory.instruction) for row in rows[first : first + self.config.batch_size]]
+            with quiet():
+                made = self.encoder.encode_samples(samples)
+            encoded = {n: v.to(self.config.device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}
+            progress, success = self.model._compute_rbm_logits(encoded)
+            values[first : first + len(samples)] = self._decode(progress[:, -1], success[:, -1])
+
+    def _signal(self, trajectory: Trajectory, values: np.ndarray) -> RewardSignal:
+        try:
+            return RewardSignal(
+                episode_id=trajectory.episode_id,
+                model_id=self.model_id,
+                progress=np.ascontiguousarray(values[:, 0]),
+                success_prob=np.ascontiguousarray(values[:, 1]),
+            )
+        except DataError as error:
+            raise RewardError(f"{error}; the model's parameters or its dtype cannot be used") from None
+
+    # --- storage -----------------------------------------------------------------------------------------
+
+    def save(self, folder: Path | str) -> None:
+        """Write `config.json`: the options and the revision they meant. The checkpoint itself is not copied."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = {"type": TYPE, "options": dataclasses.asdict(self.config), "revision": self.revision}
+        partial = folder / "config.json.partial"
+        partial.write_text(json.dumps(facts, indent=2))
+        os.replace(partial, folder / "config.json")
+
+    @classmethod
+    def load(cls, folder: Path | str) -> Self:
+        """Open what `save` wrote. Raises DataError when the folder is damaged or its checkpoint has changed."""
+        file = Path(folder) / "config.json"
+        try:
+            facts = json.loads(file.read_text())
+            given, revision, kind = facts["options"], facts["revision"], facts["type"]
+        except FileNotFoundError:
+            raise DataError(f"{folder}: not a judge folder, config.json is missing") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file}: cannot be read ({error})") from None
+        if kind != TYPE:
+            raise DataError(f"{file}: type is {kind!r}, expected {TYPE!r}")
+        judge = cls.from_config(given)
+        if judge.revision != revision:
+            raise DataError(
+                f"{folder}: the checkpoint {judge.config.path} has changed: it was {revision}, now it is "
+                f"{judge.revision}; save the judge again if that is meant"
+            )
+        return judge
