@@ -62,6 +62,8 @@ def _save(folder: Path, model: Any, processor: Any, scale: float = 3.0) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
+                if not parameter.any():  # Gemma 3 starts its image projection at zero: pictures would not matter
+                    parameter.normal_(std=0.02)
                 parameter.mul_(scale)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
