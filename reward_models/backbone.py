@@ -30,6 +30,7 @@ from reward_models.vlm_layout import (
     prompt_head,
     prompt_ids,
     resized,
+    surroundings,
 )
 from reward_models.vlm_state import PREFIX, State, attention_rule
 from robo_rl.errors import ConfigError, RewardError
@@ -118,6 +119,7 @@ class VlmBackbone(nn.Module):
         self.sliding = int(text.sliding_window) if "sliding_attention" in (_layer_types(text)) else 0
         self.head = prompt_head(self.processor)
         self._layout: FrameLayout | None = None
+        self._around: tuple[list[int], list[int]] | None = None
         start = self.language.get_input_embeddings().weight.detach().float().mean(0)
         self.reward_token = nn.Parameter(torch.zeros(self.dim, device=start.device) + start)
         _choose_trained(self, config)
@@ -161,7 +163,9 @@ class VlmBackbone(nn.Module):
         return torch.cat(parts, 1)
 
     def _arrange(self, tokens: list[int], grids: list[tuple[int, int]]) -> None:
-        made = frame_layout(self.processor, self.image_token, tokens, grids)
+        if self._around is None:
+            self._around = surroundings(self.processor, self.image_token)
+        made = frame_layout(self._around, tokens, grids)
         if self._layout is None:
             self._layout = made
         elif not torch.equal(made.ids, self._layout.ids):

@@ -177,25 +177,25 @@ class _CausalFitting:
         groups = parameter_groups(network, config)
         optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.98))
         total = phase.first + phase.count if phase.name == "fit" else phase.count + config.steps
-        cycle = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: one_cycle(phase.first + n, total))
         self.slow = {name: p.detach().clone() for name, p in network.named_parameters() if p.requires_grad}
         start = phase.first
         if self._resumed is not None:
             if self._resumed["step"] >= phase.first + phase.count and phase.name != "fit":
                 return  # a later phase's checkpoint: its parameters are loaded there
-            start = self._continue(phase, optimiser, cycle)
+            start = self._continue(phase, optimiser)
         source = FrameSource(self.seen, self.frames, backbone.cameras)
         features = make_features(backbone, source, config, pixels=phase.pixels)
         batches = self._batches(source)
         network.train()
         for step in range(start, phase.first + phase.count):
+            for group in optimiser.param_groups:
+                group["lr"] = group["peak"] * one_cycle(step, total)
             self._step(step, batches, features, optimiser)
-            cycle.step()
             if (step + 1) % config.slow_every == 0:
                 self._follow()
             self._report(step + 1, total)
             if (step + 1) % config.checkpoint_every == 0 or step + 1 == phase.first + phase.count:
-                self._save(phase, step + 1, optimiser, cycle)
+                self._save(phase, step + 1, optimiser)
         network.eval()
 
     def _batches(self, source: FrameSource) -> ClipBatches:
@@ -266,7 +266,7 @@ class _CausalFitting:
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
-    def _save(self, phase: Phase, step: int, optimiser: Any, cycle: Any) -> None:
+    def _save(self, phase: Phase, step: int, optimiser: Any) -> None:
         if self.checkpoint is None:
             return
         facts = {
@@ -275,7 +275,6 @@ class _CausalFitting:
             "network": self.judge.trained(),
             "slow": self.slow,
             "optimiser": optimiser.state_dict(),
-            "cycle": cycle.last_epoch,
             "random": torch.get_rng_state(),
             "curves": self.result.curves,
         }
@@ -284,7 +283,7 @@ class _CausalFitting:
         torch.save(facts, temporary)
         os.replace(temporary, self.checkpoint)
 
-    def _continue(self, phase: Phase, optimiser: Any, cycle: Any) -> int:
+    def _continue(self, phase: Phase, optimiser: Any) -> int:
         facts, self._resumed = self._resumed or {}, None
         self.network.load_state_dict(facts["network"], strict=False)
         self.result.curves = facts["curves"]
@@ -292,8 +291,6 @@ class _CausalFitting:
         if facts["phase"] == phase.name:
             self.slow = facts["slow"]
             optimiser.load_state_dict(facts["optimiser"])
-            for _ in range(facts["cycle"]):
-                cycle.step()
             return int(facts["step"])
         self.slow = {name: p.detach().clone() for name, p in self.network.named_parameters() if p.requires_grad}
         return phase.first
@@ -376,7 +373,9 @@ def parameter_groups(network: CausalNetwork, config: CausalFitConfig) -> list[di
             rate = config.language_learning_rate
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         groups.setdefault((rate, decay), []).append(parameter)
-    return [{"params": found, "lr": rate, "weight_decay": decay} for (rate, decay), found in groups.items()]
+    return [
+        {"params": found, "lr": rate, "peak": rate, "weight_decay": decay} for (rate, decay), found in groups.items()
+    ]
 
 
 def _require_teaching(targets: Sequence[EpisodeTargets]) -> None:

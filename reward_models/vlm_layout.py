@@ -89,7 +89,7 @@ def prompt_head(processor: Any) -> str:
     if not getattr(processor, "chat_template", None):
         return ""
     message = [{"role": "user", "content": [{"type": "text", "text": MARK}]}]
-    return str(processor.apply_chat_template(message, add_generation_prompt=False, tokenize=False)).split(MARK)[0]
+    return str(processor.apply_chat_template(message, tokenize=False)).split(MARK)[0]
 
 
 def prompt_ids(processor: Any, head: str, text: str) -> list[int]:
@@ -97,8 +97,8 @@ def prompt_ids(processor: Any, head: str, text: str) -> list[int]:
     return list(processor.tokenizer(head + text, add_special_tokens=not head)["input_ids"])
 
 
-def _surroundings(processor: Any, image_token: int) -> tuple[list[int], list[int]]:
-    """Token ids that the processor puts before and after an image."""
+def surroundings(processor: Any, image_token: int) -> tuple[list[int], list[int]]:
+    """Token ids that the processor puts before and after an image; none where the model has no chat template."""
     if not getattr(processor, "chat_template", None):
         return [], []
     content = [{"type": "text", "text": MARK}, {"type": "image"}, {"type": "text", "text": MARK}]
@@ -119,14 +119,14 @@ def _surroundings(processor: Any, image_token: int) -> tuple[list[int], list[int
 
 
 def frame_layout(
-    processor: Any, image_token: int, tokens: Sequence[int], grids: Sequence[tuple[int, int]]
+    around: tuple[list[int], list[int]], tokens: Sequence[int], grids: Sequence[tuple[int, int]]
 ) -> FrameLayout:
     """The layout of a step with one image a camera.
 
-    `tokens`: image tokens of each camera; `grids`: their rows and columns for models with three-dimensional
-    positions, empty for others.
+    `around`: token ids before and after an image; `tokens`: image tokens of each camera; `grids`: their rows and
+    columns for models with three-dimensional positions, empty for others.
     """
-    before, after = _surroundings(processor, image_token)
+    before, after = around
     ids: list[int] = []
     offsets: list[tuple[int, int, int]] = []
     group: list[int] = []
