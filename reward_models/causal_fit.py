@@ -33,6 +33,7 @@ from reward_models.training import TRUNK_RATE, one_cycle
 from reward_models.tri_state import TriState
 from robo_rl.credit.arm import step_from_tri_state, unit_step
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.nets import tokenize
 from robo_rl.types import Trajectory
 
 GOALS = 4  # goal frames kept for an instruction
@@ -92,8 +93,11 @@ def fit_causal(
     workdir: Path | None = None,
     labels: HumanLabels | None = None,
     progress_callback: Progress | None = None,
+    warm_start: bool = False,
 ) -> FitResult:
     """Fit `judge` in place. `progress_callback(step, steps)`.
+
+    `warm_start` goes on from the present parameters: a compact backbone's image encoder stays as it is.
 
     Raises:
         DataError: no episodes, none that teaches anything, or a camera is missing.
@@ -107,7 +111,10 @@ def fit_causal(
         require_cameras(episode, judge.network.backbone.cameras)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # dropout
-        return _CausalFitting(judge, episodes, config, seed, labels, workdir, progress_callback).run()
+        fitting = _CausalFitting(judge, episodes, config, seed, labels, workdir)
+        fitting.warm_start = warm_start
+        fitting.report = progress_callback or fitting.report
+        return fitting.run()
 
 
 class _CausalFitting:
@@ -121,7 +128,6 @@ class _CausalFitting:
         seed: int,
         labels: HumanLabels | None,
         workdir: Path | None,
-        progress_callback: Progress | None,
     ) -> None:
         self.judge, self.network, self.config, self.seed = judge, judge.network, config, seed
         self.episodes, self.checkpoint = episodes, None if workdir is None else workdir / "checkpoint.pt"
@@ -135,7 +141,8 @@ class _CausalFitting:
         self.targets = [thinned(t, frames) for t, frames in zip(full, self.frames, strict=True)]
         _require_teaching(self.targets)
         self.preferences = own.preferences if own is not None else ()
-        self._report = progress_callback or (lambda step, steps: None)
+        self.report: Progress = lambda step, steps: None
+        self.warm_start = False
         self.result = FitResult(num_episodes=len(self.seen), num_frames=sum(len(f) for f in self.frames))
         self.slow: dict[str, Tensor] = {}
         self._resumed: dict[str, Any] | None = None
@@ -144,7 +151,10 @@ class _CausalFitting:
         """The phases in order, then what is measured on the fitted network."""
         backbone = self.network.backbone
         if isinstance(backbone, CompactBackbone):
-            measure(backbone.network, self.seen)
+            if self.warm_start:
+                backbone.network.set_reference(tokenize([episode.instruction for episode in self.seen]))
+            else:
+                measure(backbone.network, self.seen)
         for kind in self.network.parts():
             kind.calibrate(1.0, 0.0)
         if self.checkpoint is not None and self.checkpoint.exists():
@@ -159,7 +169,8 @@ class _CausalFitting:
         backbone, config = self.network.backbone, self.config
         if not isinstance(backbone, CompactBackbone):
             return [Phase("fit", 0, config.steps, bool(backbone.trains_vision))]
-        return [Phase("trunk", 0, config.trunk_steps, True), Phase("fit", config.trunk_steps, config.steps, False)]
+        trunk = 0 if self.warm_start else config.trunk_steps
+        return [Phase("trunk", 0, trunk, True), Phase("fit", trunk, config.steps, False)]
 
     def _timed(self, name: str, work: Callable[[], None]) -> None:
         began = time.monotonic()
@@ -193,7 +204,7 @@ class _CausalFitting:
             self._step(step, batches, features, optimiser)
             if (step + 1) % config.slow_every == 0:
                 self._follow()
-            self._report(step + 1, total)
+            self.report(step + 1, total)
             if (step + 1) % config.checkpoint_every == 0 or step + 1 == phase.first + phase.count:
                 self._save(phase, step + 1, optimiser)
         network.eval()

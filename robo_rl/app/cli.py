@@ -29,12 +29,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     def add(
-        group: argparse._SubParsersAction, name: str, about: str, *, config: bool = False
+        group: argparse._SubParsersAction,
+        name: str,
+        about: str,
+        *,
+        config: bool = False,
+        file: str = "experiment file, e.g. configs/tabletop.yaml",
     ) -> argparse.ArgumentParser:
         child = group.add_parser(name, help=about, description=about, allow_abbrev=False)
         child.set_defaults(takes_overrides=config)
         if config:
-            child.add_argument("config", type=Path, help="experiment file, e.g. configs/tabletop.yaml")
+            child.add_argument("config", type=Path, help=file)
         return child
 
     run = add(commands, "run", "the whole loop: imitate, roll out, judge, improve, evaluate, report", config=True)
@@ -68,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
 def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
     reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
     actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
-    fit = add(actions, "fit", "fit a judge to datasets", config=True)
+    described = "judge file, e.g. configs/judges/progress.yaml, or experiment file"
+    fit = add(actions, "fit", "fit a judge to datasets", config=True, file=described)
     fit.add_argument("--data", type=Path, action="append", required=True, help="dataset folder; may be repeated")
     fit.add_argument("--out", type=Path, required=True, help="judge folder to write")
     fit.add_argument("--judge", type=Path, help="judge folder to continue from")

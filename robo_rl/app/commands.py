@@ -148,9 +148,11 @@ def _weigh(partial: Path, options: argparse.Namespace, config: Any, demos: Path,
 
 def reward_fit(options: argparse.Namespace) -> int:
     """`robo-rl reward fit`: a judge from datasets."""
-    from robo_rl.app import build, steps
+    from robo_rl.app import build, fit_file, steps
     from robo_rl.data import concat, read_episodes
 
+    if fit_file.is_judge_file(options.config):
+        return fit_file.command(options, *_reporter("fit"))
     config = _load(options)
     _policy_exists(options.policy)
     _is_free(options.out)

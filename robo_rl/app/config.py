@@ -142,6 +142,11 @@ class RunConfig:
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a YAML file and `--dotted.key=value` overrides. Raises ConfigError naming file and key."""
+    return parse_config(read_tree(path, overrides), str(path))
+
+
+def read_tree(path: Path | str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys and values of a YAML file, with overrides, not yet checked. Raises ConfigError."""
     path = Path(path)
     if not path.exists():
         raise ConfigError(f"{path}: no such file; the project's own experiments are in configs/")
@@ -155,7 +160,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
         raise ConfigError(f"{path}: must hold keys and values, not {type(tree).__name__}")
     for text in overrides:
         _override(tree, text)
-    return parse_config(tree, str(path))
+    return tree
 
 
 def parse_config(tree: dict[str, Any], where: str) -> RunConfig:
