@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -22,6 +20,7 @@ from lerobot.lerobot_types import TransitionKey
 from lerobot.processor import NormalizerProcessorStep
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch_file
 from torch import Tensor
 
 from reward_models.hub import fingerprint
@@ -77,14 +76,29 @@ def _folder(path: str, revision: str) -> Path:
 
 
 def load_parameters(kind: Any, checkpoint: Checkpoint) -> Any:
-    """The checkpoint's model in evaluation mode; all parameters must be there. Raises DataError."""
+    """The checkpoint's model in evaluation mode. Raises DataError unless all of its parameters are there and fit.
+
+    lerobot only logs what is missing, and cannot be strict where modules share parameters, which are saved once.
+    """
+    file = checkpoint.folder / "model.safetensors"
     try:
-        with contextlib.redirect_stdout(io.StringIO()):  # lerobot prints that it loads
-            return kind.from_pretrained(checkpoint.folder, config=checkpoint.config, strict=True)
-    except FileNotFoundError as error:
-        raise DataError(f"{checkpoint.path}: {_line(error)}; copy the checkpoint again") from None
-    except (RuntimeError, SafetensorError) as error:
-        raise DataError(f"{checkpoint.path}: the parameters do not fit config.json ({_line(error)})") from None
+        saved = load_torch_file(file)
+    except FileNotFoundError:
+        raise DataError(f"{file}: no such file; copy the checkpoint again") from None
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{file}: cannot be read ({_line(error)}); copy the checkpoint again") from None
+    try:
+        model = kind(checkpoint.config)
+    except (ValueError, OSError, ImportError) as error:
+        raise ConfigError(f"{checkpoint.path}: lerobot cannot build the model ({_line(error)})") from None
+    own = model.state_dict()
+    there = {own[name].data_ptr() for name in saved if name in own}
+    wrong = [name for name in saved if name not in own or own[name].shape != saved[name].shape]
+    wrong += [name for name, tensor in own.items() if tensor.data_ptr() not in there]
+    if wrong:
+        raise DataError(f"{file}: the parameters do not fit config.json: {wrong[0]} is missing, or of another size")
+    model.load_state_dict(saved, strict=False)
+    return model.to(checkpoint.config.device).eval()
 
 
 class Normaliser:
@@ -181,7 +195,9 @@ def write_options(
 ) -> None:
     """A judge's folder that only says where its models are; local `paths` among the options are made absolute."""
     folder = Path(folder)
-    where = {name: str(Path(options[name]).resolve()) for name in paths if Path(options[name]).is_dir()}
+    where = {
+        name: str(Path(options[name]).resolve()) for name in paths if options[name] and Path(options[name]).is_dir()
+    }
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
