@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from robo_rl.data import cache, layout
-from robo_rl.data.tables import Columns, Episodes, cameras, read_columns, read_facts
+from robo_rl.data.damage import BadEpisode, Damage
+from robo_rl.data.tables import Columns, Episodes, cameras, read_columns, read_facts, read_rows
 from robo_rl.errors import DataError
 from robo_rl.types import Trajectory
 
@@ -27,6 +29,15 @@ class _Store:
     frames: dict[str, np.memmap]  # camera -> uint8 (N, H, W, 3)
     columns: Columns
     episodes: Episodes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: frames by the path of their cache, which it maps again."""
+        paths = {camera: str(frames.filename) for camera, frames in self.frames.items()}
+        return {**self.__dict__, "frames": paths}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__dict__["frames"] = {camera: np.load(path, mmap_mode="r") for camera, path in state["frames"].items()}
 
     def trajectory(self, episode: int) -> Trajectory:
         start = int(self.episodes.first[episode])
@@ -82,7 +93,10 @@ class FlatImages:
 class EpisodeSet(Sequence[Trajectory]):
     """Episodes of one or several datasets. Global frame indices run over its own episodes, in order.
 
-    Attributes: `root` (of the first dataset), `fps`, `cameras`, `fingerprint`, `num_frames`,
+    A set can be handed to another process, which maps the frames anew.
+
+    Attributes: `root` (of the first dataset), `fps`, `cameras`, `fingerprint`, `num_frames`, `episode_ids`,
+    `numbers` int64 (E,) of the episodes in the dataset that each comes from,
     `first_frame` int64 (E,), `lengths` int64 (E,) rows of each episode (T + 1), `flat_state` float32 (N, S),
     `flat_actions` float32 (N, A) (a final row repeats the last action), `episode_of_frame` int64 (N,),
     `is_final` bool (N,).
@@ -94,6 +108,8 @@ class EpisodeSet(Sequence[Trajectory]):
         self._stores, self._members = list(stores), list(members)
         self.root, self.fps = stores[0].root, stores[0].fps
         self.cameras = tuple(stores[0].frames)
+        self.episode_ids = tuple(stores[s].episodes.facts[e].episode_id for s, e in members)
+        self.numbers = np.array([e for _, e in members], dtype=np.int64)
         self.lengths = np.array([stores[s].episodes.lengths[e] for s, e in members], dtype=np.int64)
         self.first_frame = (np.cumsum(self.lengths) - self.lengths).astype(np.int64)
         self.num_frames = int(self.lengths.sum())
@@ -160,6 +176,14 @@ class EpisodeSet(Sequence[Trajectory]):
         self._require_camera(camera)
         return self._stores[0].frames[camera] if self._is_whole else FlatImages(self, camera)
 
+    def forget_frames(self) -> None:
+        """Give back the memory that the frames read so far take; whoever wants them reads the cache file again."""
+        for store in self._stores:
+            for frames in store.frames.values():
+                mapped: Any = getattr(frames, "_mmap", None)
+                if mapped is not None and hasattr(mapped, "madvise"):
+                    mapped.madvise(mmap.MADV_DONTNEED)
+
     def _require_camera(self, camera: str) -> None:
         if camera not in self.cameras:
             present = ", ".join(self.cameras) or "none"
@@ -192,32 +216,45 @@ class EpisodeSet(Sequence[Trajectory]):
         return self.select([number for number in range(len(self)) if number not in taken]), self.select(sorted(taken))
 
 
-def read_episodes(root: Path | str) -> EpisodeSet:
+@overload
+def read_episodes(root: Path | str) -> EpisodeSet: ...
+@overload
+def read_episodes(root: Path | str, *, skip_bad: Literal[False]) -> EpisodeSet: ...
+@overload
+def read_episodes(root: Path | str, *, skip_bad: Literal[True]) -> tuple[EpisodeSet, list[BadEpisode]]: ...
+def read_episodes(root: Path | str, *, skip_bad: bool = False) -> EpisodeSet | tuple[EpisodeSet, list[BadEpisode]]:
     """Open a LeRobotDataset v3 folder, ours or anyone's. Raises DataError naming the file that is wrong.
 
     The first reading decodes all frames into `.cache/robo_rl` inside the folder; later ones map that file.
     Data without our `robo.final` column: an episode's last frame is taken as its final observation and its
     last action is dropped; an outcome is known if `next.success`, or a reward of 0 and 1, tells it; the
     controller is a person, or whom an `intervention` column names.
+
+    With `skip_bad`: the episodes that can be used, and those that cannot, with the reason (a video or a data file that
+    is missing or damaged, a camera without frames, fewer than two frames, numbers that are not finite). DataError
+    only when none is left, or for what concerns the whole dataset.
     """
     root = Path(root)
-    info = _info(root)
-    columns = read_columns(root, info)
-    episodes = read_facts(root, info, columns)
+    info, damage = _info(root), Damage(tolerate=skip_bad)
+    rows = read_rows(root)
+    columns = read_columns(root, info, rows, damage)
+    episodes = read_facts(root, info, columns, rows, damage)
     mark = layout.fingerprint(root)
+    fps = float(info["fps"])
     frames = {
-        layout.camera_name(key): cache.decoded(root, mark, key, feature, episodes.spans[key])
+        layout.camera_name(key): cache.decoded(root, mark, key, feature, episodes.spans[key], fps=fps, damage=damage)
         for key, feature in cameras(info).items()
     }
-    store = _Store(
-        root=root,
-        fps=float(info["fps"]),
-        fingerprint=mark,
-        frames=frames,
-        columns=columns,
-        episodes=episodes,
-    )
-    return EpisodeSet([store], [(0, episode) for episode in range(len(episodes.first))])
+    store = _Store(root=root, fps=fps, fingerprint=mark, frames=frames, columns=columns, episodes=episodes)
+    bad = [
+        BadEpisode(number=number, episode_id=episodes.facts[number].episode_id, why=damage.why[number])
+        for number in sorted(damage.why)
+    ]
+    good = [(0, number) for number in range(len(episodes.first)) if number not in damage.why]
+    if not good:
+        raise DataError(f"{root}: no episode can be used; {bad[0]}")
+    chosen = EpisodeSet([store], good)
+    return (chosen, bad) if skip_bad else chosen
 
 
 def _info(root: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from robo_rl.data.damage import instruction_fault
 from robo_rl.data.dataset import EpisodeSet, read_episodes
 from robo_rl.data.tables import read_table
 from robo_rl.data.windows import segments
@@ -36,14 +37,24 @@ class Finding:
 
 
 def examine(root: Path | str) -> list[Finding]:
-    """Findings, worst first. A dataset that cannot be read gives one error; this never raises DataError."""
+    """Findings, worst first. This never raises DataError.
+
+    A dataset that cannot be read gives one error; an episode that cannot, one that names it.
+    """
     try:
-        episodes = read_episodes(root)
+        episodes, bad = read_episodes(root, skip_bad=True)
         times = _clock(episodes)
     except DataError as error:
         return [Finding(severity="error", where=str(root), what=str(error), advice="mend or copy it again")]
-    checks = (_outcomes, _tasks, _identity, _actions, _gripper, _numbers, _controllers, _cameras)
-    findings = [*times, *(finding for check in checks for finding in check(episodes))]
+    advice = "mend it; until then `robo-rl reward score --skip-bad` leaves it out"
+    lost = [Finding(severity="error", where=f"episode {one.episode_id}", what=one.why, advice=advice) for one in bad]
+    checks = [_outcomes, _tasks, _identity, _cameras]
+    if is_unactuated(episodes):
+        advice = "a judge can learn from it, a policy cannot"
+        lost.append(Finding(severity="note", where="dataset", what="there are no actions", advice=advice))
+    else:
+        checks += [_actions, _gripper, _numbers, _controllers]
+    findings = [*lost, *times, *(finding for check in checks for finding in check(episodes))]
     return sorted(findings, key=lambda finding: ("error", "warning", "note").index(finding.severity))
 
 
@@ -67,18 +78,30 @@ def _found(severity: str, where: Iterable[str] | str, what: str, advice: str) ->
     yield Finding(severity=severity, where=where, what=what, advice=advice)
 
 
+def is_unactuated(episodes: EpisodeSet) -> bool:
+    """Videos alone, as `robo-rl import` makes them of recordings without actions: one action that is always 0."""
+    return episodes.flat_actions.shape[1] == 1 and not episodes.flat_actions.any()
+
+
 def _clock(episodes: EpisodeSet) -> list[Finding]:
     found: list[Finding] = []
     if not 1 <= episodes.fps <= 120:
         found += _found("warning", "dataset", f"recorded at {episodes.fps:g} fps", "check `fps` in meta/info.json")
-    tables = [read_table(path) for path in sorted(episodes.root.glob("data/*/*.parquet"))]
-    if any("timestamp" not in table.column_names for table in tables):
-        return [*found, *_found("warning", "dataset", "there are no timestamps", "record them; lerobot needs them")]
-    times = np.concatenate([table["timestamp"].to_numpy() for table in tables])
-    expected = (np.arange(episodes.num_frames) - np.repeat(episodes.first_frame, episodes.lengths)) / episodes.fps
-    late = np.unique(episodes.episode_of_frame[~(np.abs(times - expected) < 0.2 / episodes.fps)])
+    late: set[int] = set()
+    first = episodes._stores[0].episodes.first
+    for path in sorted(episodes.root.glob("data/*/*.parquet")):
+        try:
+            table = read_table(path)
+        except DataError:
+            continue  # its episodes are named already
+        if "timestamp" not in table.column_names:
+            return [*found, *_found("warning", "dataset", "there are no timestamps", "record them; lerobot needs them")]
+        number, times = table["episode_index"].to_numpy(), table["timestamp"].to_numpy()
+        expected = (table["index"].to_numpy() - first[number]) / episodes.fps
+        late |= set(number[~(np.abs(times - expected) < 0.2 / episodes.fps)].tolist())
+    names = [name for name, number in zip(episodes.episode_ids, episodes.numbers, strict=True) if int(number) in late]
     advice = "lerobot looks frames up by time; write frame number / fps"
-    return [*found, *_found("error", _names(episodes, late), "timestamps are not frame number / fps", advice)]
+    return [*found, *_found("error", names, "timestamps are not frame number / fps", advice)]
 
 
 def _names(episodes: EpisodeSet, numbers: Iterable[int]) -> list[str]:
@@ -104,16 +127,20 @@ def _tasks(episodes: EpisodeSet) -> Iterator[Finding]:
         if count < FEW_EPISODES:
             what = f"{count} episode{'s' * (count > 1)}"
             yield from _found("note", f"task {task!r}", what, "its results will be uncertain; record more")
-    empty = [episode.episode_id for episode in episodes if not episode.instruction.strip()]
-    yield from _found("warning", empty, "no instruction", "a language-conditioned policy needs one")
+    empty = [episode.episode_id for episode in episodes if instruction_fault(episode.instruction)]
+    yield from _found("warning", empty, "no instruction", "a language-conditioned policy needs one, a judge too")
 
 
 def _identity(episodes: EpisodeSet) -> Iterator[Finding]:
     short = [episode.episode_id for episode in episodes if len(episode) < SHORT_STEPS]
     yield from _found("warning", short, f"fewer than {SHORT_STEPS} steps", "remove them, or check the recording")
-    marks = [hashlib.blake2b(e.actions.tobytes() + e.state.tobytes()).digest() for e in episodes]
+    marks = (
+        []
+        if is_unactuated(episodes)
+        else [hashlib.blake2b(e.actions.tobytes() + e.state.tobytes()).digest() for e in episodes]
+    )
     first = {mark: number for number, mark in reversed(list(enumerate(marks)))}
-    again = [e.episode_id for number, e in enumerate(episodes) if first[marks[number]] != number]
+    again = [episodes.episode_ids[number] for number, mark in enumerate(marks) if first[mark] != number]
     yield from _found("error", again, "the same actions and states as an earlier episode", "remove the copies")
     double = [name for name, count in Counter(e.episode_id for e in episodes).items() if count > 1]
     yield from _found("error", double, "several episodes have this id", "give each its own")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robo_rl.data import layout
+from robo_rl.data.damage import Damage
 from robo_rl.errors import DataError
 from robo_rl.types import Controller, Outcome
 
@@ -87,13 +88,13 @@ def cameras(info: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {key: f for key, f in info["features"].items() if f["dtype"] in ("image", "video") and not is_depth(f)}
 
 
-def read_columns(root: Path, info: dict[str, Any]) -> Columns:
-    """All data files, stacked."""
+def read_columns(root: Path, info: dict[str, Any], rows: list[dict[str, Any]], damage: Damage) -> Columns:
+    """All data files, stacked. `damage` takes note of episodes with numbers that are not finite, or in lost files."""
     paths = sorted(root.glob("data/*/*.parquet"))
     if not paths:
         raise DataError(f"{root}: there is no data/*/*.parquet; copy the dataset again")
     wanted = [key for key, f in info["features"].items() if f["dtype"] not in ("image", "video")]
-    tables = [_numbers(path, wanted) for path in paths]
+    tables = _tables(root, info, paths, wanted, rows, damage)
     table = pa.concat_tables([table.select(tables[0].column_names) for table in tables])
     count = table.num_rows
     if count != info["total_frames"]:
@@ -122,10 +123,52 @@ def read_columns(root: Path, info: dict[str, Any]) -> Columns:
     )
     for name, values in (("action", columns.action), ("observation.state", columns.state)):
         bad = np.flatnonzero(~np.isfinite(values).all(1))
-        if len(bad):
-            frame = int(bad[0] - np.searchsorted(episode, episode[bad[0]]))
-            raise DataError(f"{root}: {name} is not finite at episode {episode[bad[0]]}, frame {frame}")
+        for row in bad[np.unique(episode[bad], return_index=True)[1]]:
+            where = f"frame {int(row - np.searchsorted(episode, episode[row]))}"
+            what = f"{root}: {name} is not finite at episode {episode[row]}, {where}"
+            damage.found(int(episode[row]), f"{name} is not finite at {where}", what)
     return columns
+
+
+def _tables(
+    root: Path,
+    info: dict[str, Any],
+    paths: list[Path],
+    wanted: list[str],
+    rows: list[dict[str, Any]],
+    damage: Damage,
+) -> list[pa.Table]:
+    """One table a file. Where damage is tolerated, a file that is lost gives rows of zeros for its episodes."""
+    tables: dict[Path, pa.Table] = {}
+    lost: dict[Path, str] = {}
+    for path in paths:
+        try:
+            tables[path] = _numbers(path, wanted)
+        except DataError as error:
+            if not damage.tolerate:
+                raise
+            lost[path] = str(error)
+    if not tables:
+        raise DataError(next(iter(lost.values())))
+    template, like = info.get("data_path", layout.DATA), next(iter(tables.values()))
+    for path, why in lost.items():
+        held = [row for row in rows if path == root / template.format(**_place(row, "data"))]
+        if not held:
+            raise DataError(why)
+        lengths = [row["length"] for row in held]
+        numbers = np.concatenate([np.arange(row["dataset_from_index"], row["dataset_to_index"]) for row in held])
+        filled = {"index": numbers, "episode_index": np.repeat([row["episode_index"] for row in held], lengths)}
+        zeros = like.take(np.zeros(len(numbers), dtype=np.int64))
+        for key, values in filled.items():
+            zeros = zeros.set_column(zeros.column_names.index(key), key, pa.array(values))
+        tables[path] = zeros
+        for row in held:
+            damage.found(int(row["episode_index"]), why)
+    return [tables[path] for path in paths]
+
+
+def _place(row: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {key: row[f"{prefix}/{key}"] for key in ("chunk_index", "file_index")}
 
 
 def _numbers(path: Path, wanted: list[str]) -> pa.Table:
@@ -163,8 +206,8 @@ def _controllers(ours: np.ndarray | None, intervention: np.ndarray | None, count
     return np.full(count, Controller.HUMAN, dtype=np.int8)
 
 
-def read_facts(root: Path, info: dict[str, Any], columns: Columns) -> Episodes:
-    """Facts and places of all episodes, checked against the rows."""
+def read_rows(root: Path) -> list[dict[str, Any]]:
+    """meta/episodes without its statistics, in order: one row an episode."""
     paths = sorted(root.glob("meta/episodes/*/*.parquet"))
     if not paths:
         raise DataError(f"{root}: meta/episodes is missing; the recording was not finalised")
@@ -173,28 +216,35 @@ def read_facts(root: Path, info: dict[str, Any], columns: Columns) -> Episodes:
         names = [name for name in read_table(path).column_names if not name.startswith("stats/")]
         rows += read_table(path, names).to_pylist()
     rows.sort(key=lambda row: row["episode_index"])
+    return rows
+
+
+def read_facts(
+    root: Path, info: dict[str, Any], columns: Columns, rows: list[dict[str, Any]], damage: Damage
+) -> Episodes:
+    """Facts and places of all episodes, checked against the rows."""
     first = np.array([row["dataset_from_index"] for row in rows], dtype=np.int64)
     lengths = np.array([row["length"] for row in rows], dtype=np.int64)
-    _check_rows(root, info, columns, first, lengths)
+    if len(first) != info["total_episodes"]:
+        raise DataError(
+            f"{root}: {len(first)} episodes in meta/episodes, but {layout.INFO} says {info['total_episodes']}"
+        )
+    for number in np.flatnonzero(lengths < 2):
+        frames = "1 frame" if lengths[number] == 1 else f"{lengths[number]} frames"
+        what = f"episode {number} has {frames}; an episode needs at least two"
+        damage.found(int(number), f"it has {frames}; an episode needs at least two", f"{root}: {what}")
+    _check_rows(root, columns, first, lengths)
     ours = _our_facts(root, len(rows))
     sparse = _has_sparse_reward(columns)
     facts = []
     for number, row in enumerate(rows):
         span = slice(int(first[number]), int(first[number] + lengths[number]))
         facts.append(_known(root, row, ours[number]) if ours else _guessed(root, row, columns, span, sparse=sparse))
-    spans = {key: _spans(root, info, key, rows, first) for key in cameras(info)}
+    spans = {key: _spans(root, info, key, rows, first, damage) for key in cameras(info)}
     return Episodes(facts=facts, first=first, lengths=lengths, spans=spans)
 
 
-def _check_rows(root: Path, info: dict[str, Any], columns: Columns, first: np.ndarray, lengths: np.ndarray) -> None:
-    if len(first) != info["total_episodes"]:
-        raise DataError(
-            f"{root}: {len(first)} episodes in meta/episodes, but {layout.INFO} says {info['total_episodes']}"
-        )
-    short = np.flatnonzero(lengths < 2)
-    if len(short):
-        frames = "1 frame" if lengths[short[0]] == 1 else f"{lengths[short[0]]} frames"
-        raise DataError(f"{root}: episode {short[0]} has {frames}; an episode needs at least two")
+def _check_rows(root: Path, columns: Columns, first: np.ndarray, lengths: np.ndarray) -> None:
     expected = np.repeat(np.arange(len(first)), lengths)
     if not np.array_equal(expected, columns.episode) or not np.array_equal(first, np.cumsum(lengths) - lengths):
         raise DataError(f"{root}: meta/episodes and data/ disagree about where episodes begin; copy the dataset again")
@@ -233,7 +283,7 @@ def _guessed(root: Path, row: dict[str, Any], columns: Columns, rows: slice, *, 
 
 
 def _instruction(row: dict[str, Any]) -> str:
-    return str(row["tasks"][0]) if row["tasks"] else ""
+    return str(row["tasks"][0]) if row["tasks"] and row["tasks"][0] is not None else ""
 
 
 def _has_sparse_reward(columns: Columns) -> bool:
@@ -257,17 +307,22 @@ def _outcome(columns: Columns, rows: slice, *, sparse: bool) -> Outcome:
     return Outcome.UNKNOWN if columns.is_ours else Outcome.TIMEOUT
 
 
-def _spans(root: Path, info: dict[str, Any], key: str, rows: list[dict[str, Any]], first: np.ndarray) -> list[Span]:
+def _spans(
+    root: Path, info: dict[str, Any], key: str, rows: list[dict[str, Any]], first: np.ndarray, damage: Damage
+) -> list[Span]:
     is_video = info["features"][key]["dtype"] == "video"
     prefix = f"videos/{key}" if is_video else "data"
     template = (info.get("video_path") or layout.VIDEO) if is_video else info.get("data_path", layout.DATA)
     begin: dict[Path, int] = {}  # first row of every data file
     spans = []
     for number, row in enumerate(rows):
-        if f"{prefix}/file_index" not in row:
-            raise DataError(f"{root}: meta/episodes does not say where the frames of camera {key!r} are")
-        place = {"chunk_index": row[f"{prefix}/chunk_index"], "file_index": row[f"{prefix}/file_index"]}
-        path = root / template.format(video_key=key, **place)
+        needed = (f"{prefix}/chunk_index", f"{prefix}/file_index", *([f"{prefix}/from_timestamp"] * is_video))
+        if any(row.get(name) is None for name in needed):
+            what = f"meta/episodes does not say where the frames of camera {key!r} are"
+            damage.found(number, what, f"{root}: episode {number}: {what}")
+            spans.append(Span(path=root / f"videos/{key}/nowhere.mp4", first=0, length=int(row["length"])))
+            continue
+        path = root / template.format(video_key=key, **_place(row, prefix))
         start = int(first[number]) - begin.setdefault(path, int(first[number]))
         if is_video:
             start = round(float(row[f"{prefix}/from_timestamp"]) * info["fps"])

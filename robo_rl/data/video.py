@@ -75,16 +75,41 @@ class VideoWriter:
         self._container.close()
 
 
-def read_frames(path: Path) -> Iterator[np.ndarray]:
-    """All frames of a video in order, uint8 (H, W, 3). Raises DataError naming the file."""
+def read_frames(path: Path, start: int = 0, fps: float = 0.0) -> Iterator[np.ndarray]:
+    """Frames of a video in order, uint8 (H, W, 3), from number `start` on; that needs the rate `fps`.
+
+    Raises DataError naming the file and the frame when it is missing or damaged; a decoder would show something all
+    the same.
+    """
     if not path.exists():
         raise DataError(f"{path}: the video is missing; copy the dataset again")
+    number = start
     try:
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
             # starting threads costs more than it gains on small frames
             stream.thread_type = "NONE" if max(stream.height, stream.width) <= SMALL else "AUTO"
-            for frame in container.decode(stream):
+            for frame in _from(container, stream, start, fps) if start else container.decode(stream):
+                if frame.is_corrupt:
+                    raise DataError(f"{path}: the video is damaged at frame {number}; copy the dataset again")
                 yield frame.to_ndarray(format="rgb24")
+                number += 1
     except (av.error.FFmpegError, IndexError) as error:
-        raise DataError(f"{path}: the video cannot be decoded ({error}); copy the dataset again") from None
+        raise DataError(
+            f"{path}: the video cannot be decoded from frame {number} on ({error}); copy the dataset again"
+        ) from None
+
+
+def _from(container: Any, stream: Any, start: int, fps: float) -> Iterator[av.VideoFrame]:
+    """Frames from number `start` on, after a jump to the last keyframe before."""
+    begin = stream.start_time or 0
+    container.seek(begin + int(start / fps / stream.time_base), stream=stream)
+    expected = start
+    for frame in container.decode(stream):
+        number = round(float((frame.pts - begin) * stream.time_base) * fps)
+        if number < start and not frame.is_corrupt:
+            continue
+        if number != expected and not frame.is_corrupt:
+            raise av.error.InvalidDataError(0, f"frame {expected} is missing")
+        yield frame
+        expected += 1
