@@ -30,6 +30,7 @@ from robo_rl.errors import ConfigError, DataError, RewardError
 from robo_rl.types import RewardSignal, Trajectory
 
 TYPE = "lerobot_robometer"
+DEFAULT_TASK = "perform the task"  # of lerobot's script, for episodes without an instruction
 CAMERA_PREFIX = "observation.images."
 
 
@@ -124,10 +125,13 @@ class RobometerJudge:
             height, width = frames.shape[1:3]
             yield Episode(
                 number,
-                self.passes.prompt(trajectory.instruction, (height, width), self.config.num_frames),
+                self.passes.prompt(self._task(trajectory), (height, width), self.config.num_frames),
                 FrameFeatures(self.passes.model, self.encoder._processor, frames),
                 frame_rows(len(frames), self.config.num_frames),
             )
+
+    def _task(self, trajectory: Trajectory) -> str:
+        return trajectory.instruction or self.model.config.default_task or DEFAULT_TASK
 
     def _decode(self, progress: torch.Tensor, success: torch.Tensor) -> np.ndarray:
         """float32 (R, 2): progress and success, as lerobot makes them of the heads' outputs."""
@@ -143,7 +147,7 @@ class RobometerJudge:
         frames = self._frames(trajectory)
         rows = frame_rows(len(frames), self.config.num_frames)
         for first in range(0, len(rows), self.config.batch_size):
-            samples = [(frames[row], trajectory.instruction) for row in rows[first : first + self.config.batch_size]]
+            samples = [(frames[row], self._task(trajectory)) for row in rows[first : first + self.config.batch_size]]
             with quiet():
                 made = self.encoder.encode_samples(samples)
             encoded = {n: v.to(self.config.device) if isinstance(v, torch.Tensor) else v for n, v in made.items()}

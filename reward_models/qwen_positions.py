@@ -13,7 +13,7 @@ IMAGE, VIDEO = 1, 2  # modality of a token in `mm_token_type_ids`; text is 0
 def rope_positions(model: Any, ids: Tensor, grid: Tensor | None, kind: int, pad_id: int) -> Tensor:
     """Positions int64 (3, N) of one row of tokens, by the model's own rule, counted from 0.
 
-    A piece that continues a text begins where the text ended: add `next_position` of what came before.
+    A piece that follows other text is moved by the position after that text's last token.
 
     Args:
         model: a `Qwen3VLModel`.
@@ -26,11 +26,6 @@ def rope_positions(model: Any, ids: Tensor, grid: Tensor | None, kind: int, pad_
     grids = {"image_grid_thw": grid} if kind == IMAGE else {"video_grid_thw": grid}
     positions, _ = model.get_rope_index(ids[None], mm_token_type_ids=types[None], **grids)
     return positions[:, 0]
-
-
-def next_position(positions: Tensor) -> int:
-    """Where text goes on after these positions."""
-    return int(positions.max()) + 1
 
 
 def picture_features(model: Any, pixels: Tensor, grid: tuple[int, int, int]) -> Tensor:
