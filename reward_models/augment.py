@@ -131,6 +131,25 @@ def wrong_instruction(clip: Clip) -> Clip:
     )
 
 
+def mix_failures(chosen: np.ndarray, failed: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Replace successes among the `chosen` episodes until `share` of them failed: int64 (n,), (F,) -> int64 (n,).
+
+    A judge of a policy that mostly succeeds hardly sees what failing looks like. No failed episodes, no change.
+    """
+    missing = round(share * len(chosen)) - int(np.isin(chosen, failed).sum())
+    if missing <= 0 or not len(failed):
+        return chosen
+    places = rng.permutation(np.flatnonzero(~np.isin(chosen, failed)))[:missing]
+    mixed = chosen.copy()
+    mixed[places] = rng.choice(failed, len(places))
+    return mixed
+
+
+def drop_cameras(clips: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Which camera shows black in each clip, float64 (clips,): a share of all cameras in [0, 1), NaN for none."""
+    return np.where(rng.random(clips) < share, rng.random(clips), np.nan)
+
+
 def tri_state_targets(clip: Clip, still: np.ndarray, direction: np.ndarray | None = None) -> np.ndarray:
     """Class of every step of the clip, or -1: int64 (n-1,) [O, METHODS 3.2].
 

@@ -177,6 +177,12 @@ class VlmBackbone(nn.Module):
             raise RewardError("the backbone has not encoded a frame yet")
         return self._layout
 
+    def camera_places(self) -> list[slice]:
+        """Where each camera's image tokens are along the third axis of features (B, L, tokens, width)."""
+        owner = self.layout.group[self.layout.group >= 0]
+        ends = torch.bincount(owner, minlength=len(self.cameras)).cumsum(0).tolist()
+        return [slice(first, last) for first, last in zip([0, *ends[:-1]], ends, strict=True)]
+
     # --- the causal pass -----------------------------------------------------------------------------------
 
     def forward(self, features: Tensor, instructions: Sequence[str]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from reward_models import augment
 from reward_models.augment import Clip
+from reward_models.counterfactual import from_dataset, from_words, merged
 from reward_models.heads import UNKNOWN
 from reward_models.targets import EpisodeTargets
-from reward_models.wording import certainly_different, likeness
 from robo_rl.errors import ConfigError
 from robo_rl.nets import tokenize
 from robo_rl.types import Trajectory
@@ -28,6 +28,9 @@ class ClipConfig:
     hop: int = 4  # n of METHODS 2.7, frames of the episode between a state and the one it bootstraps from
     end_weight: float = 8.0  # of an episode's last observation, the only frame that shows the outcome
     wrong_instruction: float = 0.3  # share of a batch: copies of successful clips under another instruction
+    wrong_words: bool = False  # also instructions with one word changed ("red" for "blue"), not only the dataset's own
+    failures: float = 0.0  # least share of failed episodes among the clips drawn; 0: as often as they are in the data
+    drop_camera: float = 0.0  # share of clips in which one of several cameras shows black
     rewind: float = 0.2
     reverse: float = 0.1
     hold: float = 0.15
@@ -41,6 +44,8 @@ class ClipConfig:
                 f"got {self.frames}, {self.hop} and {self.max_stride}"
             )
         changes = self.rewind + self.reverse + self.hold
+        if not (0 <= self.failures < 1 and 0 <= self.drop_camera <= 1):
+            raise ConfigError("judge.fit.clips: failures must lie in [0, 1) and drop_camera in [0, 1]")
         if not (0 <= self.wrong_instruction < 1 and 0 <= changes <= 1):
             raise ConfigError(
                 "judge.fit.clips: wrong_instruction must lie in [0, 1) and rewind + reverse + hold in [0, 1], "
@@ -63,6 +68,7 @@ class ClipBatch:
     tri_state: Tensor  # int64 (B, L - 1), -1: none
     texts: tuple[str, ...]  # the B instructions
     length: Tensor  # int64 (B,): frames of every clip before its padding
+    dropped: np.ndarray | None = None  # float (B,) in [0, 1): which camera shows black, as a share of all; NaN: none
     preferred: Tensor = field(default_factory=lambda: torch.zeros(0, 2, dtype=torch.int64))  # (better, worse) clips
 
     def last(self) -> Tensor:
@@ -95,23 +101,29 @@ class ClipBatches:
         batch_size: int,
         seed: int,
         preferences: Sequence[tuple[int, int]] = (),
+        rewrites: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.targets, self.first_row, self.config = targets, first_row, config
         self.batch_size, self.seed, self.preferences = batch_size, seed, list(preferences)
         self._instruction = [episode.instruction for episode in episodes]
         self._success = [episode.success for episode in episodes]
-        self._wrong = _wrong_instructions(episodes)
+        self._failed = np.flatnonzero([episode.outcome.label == 0.0 for episode in episodes])
+        texts = {episode.instruction for episode in episodes}
+        words = {text: from_words(text) for text in texts} if config.wrong_words else {}
+        self._wrong = merged(episodes, from_dataset(episodes), words, rewrites or {})
 
     def __call__(self, step: int) -> ClipBatch:
         rng = np.random.default_rng([self.seed, step])
         counterfactual = round(self.config.wrong_instruction * self.batch_size)
         chosen = rng.integers(len(self.targets), size=self.batch_size - counterfactual)
+        chosen = augment.mix_failures(chosen, self._failed, self.config.failures, rng)
         items = [(int(e), self._instruction[e], self._clip(int(e), rng)) for e in chosen]
         able = [place for place, (e, _, _) in enumerate(items) if self._success[e] and self._wrong[e]]
         for place in rng.permutation(able)[:counterfactual]:
             items.append(self._counterfactual(items[place][0], rng))
-        preferred = self._add_preferences(items, rng)
-        return replace(self._collate(items), preferred=torch.tensor(preferred, dtype=torch.int64).reshape(-1, 2))
+        preferred = torch.tensor(self._add_preferences(items, rng), dtype=torch.int64).reshape(-1, 2)
+        dropped = augment.drop_cameras(len(items), self.config.drop_camera, rng) if self.config.drop_camera else None
+        return replace(self._collate(items), preferred=preferred, dropped=dropped)
 
     def _add_preferences(self, items: list[tuple[int, str, Clip]], rng: np.random.Generator) -> list[tuple[int, int]]:
         """Whole episodes that a person compared, as many pairs as an eighth of the batch; their places in it."""
@@ -179,29 +191,16 @@ class ClipBatches:
             _pad(augment.tri_state_targets(c, self.targets[e].still, self.targets[e].direction), length - 1, UNKNOWN)
             for e, _, c in items
         ]
+        tensors: dict[str, Any] = {name: torch.from_numpy(array) for name, array in padded.items()}
         return ClipBatch(
             rows=rows,
             instructions=tokenize([text for _, text, _ in items]),
             tri_state=torch.from_numpy(np.stack(steps)),
             texts=tuple(text for _, text, _ in items),
             length=torch.tensor([len(clip) for _, _, clip in items]),
-            **{name: torch.from_numpy(array) for name, array in padded.items()},
+            **tensors,
         )
 
 
 def _pad(array: np.ndarray, length: int, value: float) -> np.ndarray:
     return np.concatenate([array, np.full(length - len(array), value, array.dtype)])
-
-
-def _wrong_instructions(episodes: Sequence[Trajectory]) -> list[tuple[list[str], np.ndarray] | None]:
-    """For each episode, the dataset's instructions that it certainly does not fulfil, and how often to draw each.
-
-    The alike ones ("red" for "blue") are drawn more often: e^(3 likeness).
-    """
-    asked = sorted({(episode.task, episode.instruction) for episode in episodes})
-    known: dict[tuple[str, str], tuple[list[str], np.ndarray] | None] = {}
-    for task, text in asked:
-        others = [b for other, b in asked if certainly_different(text, b, task, other)]
-        odds = np.exp([3.0 * likeness(text, b) for b in others])
-        known[task, text] = (others, odds / odds.sum()) if others else None
-    return [known[episode.task, episode.instruction] for episode in episodes]

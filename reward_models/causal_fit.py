@@ -19,24 +19,23 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from reward_models.after_fit import calibrated, goal_states, measure_unit, with_soft_outcomes
 from reward_models.batches import ClipBatch, ClipBatches, ClipConfig
-from reward_models.calibrate import fit_calibration
 from reward_models.compact_backbone import CompactBackbone
-from reward_models.features import FrameSource, make_features
+from reward_models.counterfactual import from_language_model
+from reward_models.features import CameraDropout, FrameSource, make_features
 from reward_models.fit import FitResult, Progress, held_out_episodes
 from reward_models.hop import Hop
+from reward_models.hub import Source
 from reward_models.judge import CausalJudge, CausalNetwork, looked_at
 from reward_models.maps import measure, require_cameras
 from reward_models.network import mixed_precision
 from reward_models.targets import EpisodeTargets, HumanLabels, episode_targets, thinned
 from reward_models.training import TRUNK_RATE, one_cycle
 from reward_models.tri_state import TriState
-from robo_rl.credit.arm import step_from_tri_state, unit_step
 from robo_rl.errors import ConfigError, DataError, RewardError
 from robo_rl.nets import tokenize
 from robo_rl.types import Trajectory
-
-GOALS = 4  # goal frames kept for an instruction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +57,8 @@ class CausalFitConfig:
     checkpoint_every: int = 50  # steps
     memory_gb: float = 2.0  # features of frames beyond this go to a temporary file
     disk_gb: float = 20.0  # features beyond this are computed anew for every batch
+    soft_failures: bool = False  # outcomes of failures by how close to a success they look (eVTA0)
+    rewrite_model: str = ""  # local causal language model that writes wrong instructions; "": none
     precision: str = "auto"  # of a compact backbone: auto | bf16 | fp32
     clips: ClipConfig = field(default_factory=ClipConfig)
 
@@ -138,9 +139,12 @@ class _CausalFitting:
         self.frames = [looked_at(len(episode) + 1, judge.config.stride) for episode in self.seen]
         own = labels.select(self.numbers) if labels is not None else None
         full = episode_targets(self.seen, own)
+        if config.soft_failures:
+            full = with_soft_outcomes(judge, self.seen, full)
         self.targets = [thinned(t, frames) for t, frames in zip(full, self.frames, strict=True)]
         _require_teaching(self.targets)
         self.preferences = own.preferences if own is not None else ()
+        self.rewrites = self._rewritten()
         self.report: Progress = lambda step, steps: None
         self.warm_start = False
         self.result = FitResult(num_episodes=len(self.seen), num_frames=sum(len(f) for f in self.frames))
@@ -177,6 +181,13 @@ class _CausalFitting:
         work()
         self.result.seconds[name] = time.monotonic() - began
 
+    def _rewritten(self) -> dict[str, list[str]]:
+        """Wrong instructions by the language model that the settings name; {} without one."""
+        if not self.config.rewrite_model:
+            return {}
+        source = Source(path=self.config.rewrite_model)
+        return from_language_model([episode.instruction for episode in self.seen], source, seed=self.seed)
+
     # --- gradient steps --------------------------------------------------------------------------------------
 
     def _run(self, phase: Phase) -> None:
@@ -195,7 +206,12 @@ class _CausalFitting:
                 return  # a later phase's checkpoint: its parameters are loaded there
             start = self._continue(phase, optimiser)
         source = FrameSource(self.seen, self.frames, backbone.cameras)
-        features = make_features(backbone, source, config, pixels=phase.pixels)
+        plain = make_features(backbone, source, config, pixels=phase.pixels)
+        black = CameraDropout(backbone, source)
+
+        def features(batch: ClipBatch) -> Tensor:
+            return black(plain(batch.rows), batch.dropped)
+
         batches = self._batches(source)
         network.train()
         for step in range(start, phase.first + phase.count):
@@ -218,20 +234,21 @@ class _CausalFitting:
             batch_size=self.config.batch_size,
             seed=self.seed,
             preferences=self.preferences,
+            rewrites=self.rewrites,
         )
 
     def _step(
         self,
         step: int,
         batches: ClipBatches,
-        features: Callable[[np.ndarray], Tensor],
+        features: Callable[[ClipBatch], Tensor],
         optimiser: torch.optim.Optimizer,
     ) -> None:
         config, sums = self.config, {}  # type: CausalFitConfig, dict[str, float]
         optimiser.zero_grad(set_to_none=True)
         for part in range(config.accumulate):
             batch = batches(step * config.accumulate + part)
-            losses = self._losses(batch, features(batch.rows))
+            losses = self._losses(batch, features(batch))
             total = torch.stack(list(losses.values())).sum()
             if not torch.isfinite(total):
                 raise RewardError(f"judge: the loss is {float(total)} at step {step}; lower judge.fit.learning_rate")
@@ -311,52 +328,11 @@ class _CausalFitting:
     def _finish(self) -> None:
         for part in self.network.parts():
             if isinstance(part, Hop):
-                part.set_goals(self._goals())
+                part.set_goals(goal_states(self.judge, self.seen))
             if isinstance(part, TriState):
-                self._measure_unit(part)
+                measure_unit(self.judge, part, self.seen)
         if len(self.held):
-            self._calibrate()
-
-    @torch.inference_mode()
-    def _goals(self) -> dict[str, Tensor]:
-        """Hidden states of the last frames of successes, at most GOALS an instruction."""
-        found: dict[str, list[Tensor]] = {}
-        backbone = self.network.backbone
-        for episode in self.seen:
-            if episode.success and len(found.setdefault(episode.instruction, [])) < GOALS:
-                last = {c: torch.from_numpy(np.array(episode.images[c][-1:])) for c in backbone.cameras}
-                hidden = self.network(backbone.encode(last)[None], [episode.instruction])
-                found[episode.instruction].append(hidden[0, 0].float().cpu())
-        return {text: torch.stack(parts) for text, parts in found.items() if parts}
-
-    def _measure_unit(self, part: TriState) -> None:
-        """A mean step's worth, on at most 32 training successes."""
-        successes = [episode for episode in self.seen if episode.success][:32]
-        sums = [
-            step_from_tri_state(signal.tri_state[frames[:-1]])
-            for signal in self.judge.score(successes)
-            if signal.tri_state is not None
-            for frames in [looked_at(len(signal.progress), self.judge.config.stride)]
-        ]
-        try:
-            part.prepare({"unit": unit_step(sums, [len(steps) for steps in sums])})
-        except DataError:
-            return  # no success adds up to anything yet: the default stays
-
-    def _calibrate(self) -> None:
-        success = self.network.success()
-        held = [self.episodes[number] for number in self.held]
-        if success is None:
-            return
-        logits = []
-        for hidden in self.judge.embed(held):
-            with torch.inference_mode():
-                device = next(success.parameters()).device
-                found = success.success_logits(torch.from_numpy(hidden).to(device))
-            logits.append(np.zeros(len(hidden)) if found is None else found.cpu().numpy())
-        outcomes = np.array([episode.outcome.label for episode in held], dtype=np.float64)
-        self.result.calibration = fit_calibration(logits, outcomes)
-        success.calibrate(self.result.calibration.scale, self.result.calibration.shift)
+            self.result.calibration = calibrated(self.judge, [self.episodes[number] for number in self.held])
 
 
 class _SuccessLogits(nn.Module):

@@ -49,6 +49,10 @@ class CompactBackbone(nn.Module):
         with mixed_precision(self.config.precision):
             return self.network.maps(frames).float()
 
+    def camera_places(self) -> list[slice]:
+        """Where each camera is along the third axis of features (B, L, cameras, ...)."""
+        return [slice(number, number + 1) for number in range(len(self.cameras))]
+
     def forward(self, features: Tensor, instructions: Sequence[str]) -> Tensor:
         """(B, L, cameras, channels, s, s) -> (B, L, dim)."""
         text = self.network.read(tokenize(instructions))

@@ -64,6 +64,28 @@ def make_features(
     return fresh if gigabytes > limits.disk_gb else FeatureCache(backbone, source, sample[0].shape, limits.memory_gb)
 
 
+class CameraDropout:
+    """Features in which one camera shows black where a batch says so; nothing for a single camera."""
+
+    def __init__(self, backbone: Any, source: FrameSource) -> None:
+        pictures = source.pixels(np.zeros(1, np.int64))
+        with torch.no_grad():
+            self._black: Tensor = backbone.encode({c: torch.zeros_like(image) for c, image in pictures.items()})[0]
+        self._places: list[slice] = backbone.camera_places()
+
+    def __call__(self, features: Tensor, dropped: np.ndarray | None) -> Tensor:
+        """features (B, L, ...), `ClipBatch.dropped` -> the same shape."""
+        count = len(self._places)
+        if dropped is None or count < 2 or np.isnan(dropped).all():
+            return features
+        features = features.clone()
+        black = self._black.to(features.dtype)
+        for row in np.flatnonzero(~np.isnan(dropped)):
+            place = self._places[int(dropped[row] * count)]
+            features[row, :, place] = black[place]
+        return features
+
+
 class FeatureCache:
     """bfloat16 features of all rows: in memory up to `memory_gb`, in a temporary file beyond.
 

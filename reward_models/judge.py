@@ -58,20 +58,22 @@ class CausalConfig:
     objectives: Mapping[str, Mapping[str, Any]]  # {progress: {...}, td_success: {...}}
     stride: int = 1  # one frame in `stride` is looked at, and the last; those between are interpolated
     block: int = 64  # frames of an episode that go through the backbone together; bounds memory
+    together: int = 1  # episodes that go through side by side: fills a GPU, wastes a CPU's time on padding
 
     def __post_init__(self) -> None:
         if not self.name or "@" in self.name:
             raise ConfigError(f"judge.name must be a word without '@', got {self.name!r}")
-        if self.stride < 1 or self.block < 1:
-            raise ConfigError(f"judge: stride and block must be at least 1, got {self.stride} and {self.block}")
+        if min(self.stride, self.block, self.together) < 1:
+            given = (self.stride, self.block, self.together)
+            raise ConfigError(f"judge: stride, block and together must be at least 1, got {given}")
         if not self.objectives:
             raise ConfigError(f"judge.objectives: name at least one of {', '.join(OBJECTIVES)}")
         for objective in self.objectives:
             if objective not in OBJECTIVES:
                 raise ConfigError(f"judge.objectives.{objective}: not known; there are {', '.join(OBJECTIVES)}")
         if self.backbone.get("type") not in BACKBONES:
-            given = self.backbone.get("type")
-            raise ConfigError(f"judge.backbone.type must be one of {', '.join(BACKBONES)}, got {given!r}")
+            kind = self.backbone.get("type")
+            raise ConfigError(f"judge.backbone.type must be one of {', '.join(BACKBONES)}, got {kind!r}")
         self.backbone_config()
         for kind in self.objectives:
             self.objective_config(kind)
@@ -189,32 +191,41 @@ class CausalJudge:
         return [hidden for _, hidden in self.observe(trajectories)]
 
     def observe(self, trajectories: Sequence[Trajectory]) -> Iterator[tuple[RewardSignal, np.ndarray]]:
-        """Scores and hidden states; memory holds `block` frames and one episode's keys and values."""
+        """Scores and hidden states; memory holds `block` frames, keys and values of `together` episodes."""
         network, model_id = self.network.eval(), self.model_id
-        for episode in trajectories:
-            require_cameras(episode, network.backbone.cameras)
+        for first in range(0, len(trajectories), self.config.together):
+            last = min(first + self.config.together, len(trajectories))
+            group = [trajectories[number] for number in range(first, last)]
+            for episode in group:
+                require_cameras(episode, network.backbone.cameras)
             with torch.inference_mode():
-                read, hidden = self._episode(episode)
-            yield self._signal(episode, read, model_id), hidden
+                read = self._read(group)
+            for episode, (readout, hidden) in zip(group, read, strict=True):
+                yield self._signal(episode, readout, model_id), hidden
 
-    def _episode(self, episode: Trajectory) -> tuple[Readout, np.ndarray]:
-        network, frames = self.network, looked_at(len(episode) + 1, self.config.stride)
-        backbone = network.backbone
-        state = backbone.start([episode.instruction])
-        readers = [(part, part.reader(episode.instruction)) for part in network.parts()]
-        hiddens, parts = [], [[] for _ in readers]  # type: list[Tensor], list[list[Readout]]
-        for first in range(0, len(frames), self.config.block):
-            chosen = frames[first : first + self.config.block]
-            images = {c: torch.from_numpy(np.ascontiguousarray(episode.images[c][chosen])) for c in backbone.cameras}
-            hidden, state = backbone.step(backbone.encode(images)[None], state)
-            for place, (_, reader) in enumerate(readers):
-                parts[place].append(reader.append(hidden[0]))
-            hiddens.append(hidden[0].float().cpu())
-        merged: Readout = {}
-        for place, (_, reader) in enumerate(readers):
-            whole = reader.whole({key: np.concatenate([p[key] for p in parts[place]]) for key in parts[place][0]})
-            merged = whole | merged  # the first objective that offers something decides
-        return spread(merged, frames), spread({"hidden": torch.cat(hiddens).numpy()}, frames)["hidden"]
+    def _read(self, group: Sequence[Trajectory]) -> list[tuple[Readout, np.ndarray]]:
+        """Blocks of frames of all episodes of a group; one that has ended repeats its last frame, to no effect."""
+        backbone = self.network.backbone
+        state = backbone.start([episode.instruction for episode in group])
+        parts = self.network.parts()
+        readings = [
+            EpisodeReading(episode, looked_at(len(episode) + 1, self.config.stride), parts) for episode in group
+        ]
+        for first in range(0, max(len(reading.frames) for reading in readings), self.config.block):
+            chosen = [reading.block(first, self.config.block) for reading in readings]
+            width = max(len(frames) for frames in chosen)
+            padded = [np.concatenate([f, np.repeat(f[-1:], width - len(f))]) for f in chosen]
+            images = {
+                camera: torch.from_numpy(
+                    np.concatenate([e.images[camera][frames] for e, frames in zip(group, padded, strict=True)])
+                )
+                for camera in backbone.cameras
+            }
+            features = backbone.encode(images).unflatten(0, (len(group), width))
+            hidden, state = backbone.step(features, state)
+            for reading, states in zip(readings, hidden, strict=True):
+                reading.append(states[: max(0, len(reading.frames) - first)])
+        return [reading.finished() for reading in readings]
 
     def _signal(self, episode: Trajectory, read: Readout, model_id: str) -> RewardSignal:
         extra = {key: value.astype(np.float32) for key, value in read.items() if key not in _SIGNAL}
@@ -300,6 +311,35 @@ class CausalJudge:
         lacking = [name for name in missing if name in wanted]
         if lacking or unexpected:
             raise ValueError(f"parameters do not fit: missing {lacking[:2]}, unexpected {unexpected[:2]}")
+
+
+class EpisodeReading:
+    """What the objectives read of one episode, block by block."""
+
+    def __init__(self, episode: Trajectory, frames: np.ndarray, parts: Sequence[Objective]) -> None:
+        self.frames = frames
+        self._readers = [part.reader(episode.instruction) for part in parts]
+        self._read: list[list[Readout]] = [[] for _ in self._readers]
+        self._hidden: list[Tensor] = []
+
+    def block(self, first: int, size: int) -> np.ndarray:
+        """Frames of the block from the first-th on; the last frame where the episode has ended."""
+        return self.frames[first : first + size] if first < len(self.frames) else self.frames[-1:]
+
+    def append(self, hidden: Tensor) -> None:
+        """Hidden states (n, dim) of the next frames; at most a block, none where the episode has ended."""
+        if len(hidden):
+            for reader, read in zip(self._readers, self._read, strict=True):
+                read.append(reader.append(hidden))
+            self._hidden.append(hidden.float().cpu())
+
+    def finished(self) -> tuple[Readout, np.ndarray]:
+        """Read-out and hidden states of all frames. The first objective that offers something decides."""
+        merged: Readout = {}
+        for reader, read in zip(self._readers, self._read, strict=True):
+            merged = reader.whole({key: np.concatenate([part[key] for part in read]) for key in read[0]}) | merged
+        hidden = {"hidden": torch.cat(self._hidden).numpy()}
+        return spread(merged, self.frames), spread(hidden, self.frames)["hidden"]
 
 
 def looked_at(frames: int, stride: int) -> np.ndarray:

@@ -68,7 +68,7 @@ class Progress(Objective):
     def _success_loss(self, hidden: Tensor, batch: ClipBatch) -> Tensor:
         """Positive where a clip shows the success, negative below half of the way and all along failures."""
         positive = batch.label == 1.0
-        negative = batch.incomplete | (batch.progress < 0.5) | (batch.label == 0.0)
+        negative = batch.incomplete | (batch.progress < 0.5) | (batch.label < 1.0)
         chosen = (positive | negative) & (batch.weight > 0)
         logits = self.success(hidden[chosen]).squeeze(-1).float()
         target = positive[chosen].float()

@@ -432,6 +432,23 @@ def test_memory_does_not_grow_with_an_episode_under_a_window() -> None:
     assert np.allclose(one.progress, other.progress, atol=1e-5)  # block size changes nothing
 
 
+@pytest.mark.parametrize("family", ["compact", "qwen3_vl"])
+def test_episodes_side_by_side_do_not_disturb_each_other(models: Path, family: str) -> None:
+    """Of different lengths and instructions, in blocks: the same as one by one."""
+    episodes = toy.episodes(5)
+    backbone = {"type": "compact"} if family == "compact" else {"type": "vlm", "path": str(tiny(family, models))}
+    made = []
+    for options in ({"together": 1}, {"together": 3, "block": 4}):
+        judge = judge_of({"hop": {}, "tri_state": {}}, backbone | {"cameras": ["front"], "window": 3}, **options)
+        made.append(judge.score(episodes))
+    for alone, beside, episode in zip(*made, episodes, strict=True):
+        assert len(beside.progress) == len(episode) + 1
+        assert np.allclose(alone.progress, beside.progress, atol=1e-4)
+        assert alone.tri_state is not None
+        assert beside.tri_state is not None
+        assert np.allclose(alone.tri_state, beside.tri_state, atol=1e-4)
+
+
 # --- refusals ------------------------------------------------------------------------------------------------------
 
 
@@ -443,7 +460,7 @@ def test_memory_does_not_grow_with_an_episode_under_a_window() -> None:
         ({"backbone": {"type": "big"}}, "backbone.type must be one of compact, vlm"),
         ({"backbone": {"type": "compact", "widow": 3}}, "backbone.widow: unknown key"),
         ({"objectives": {"hop": {"fusion": "max"}}}, "fusion must be mean or consistent"),
-        ({"stride": 0}, "stride and block must be at least 1"),
+        ({"stride": 0}, "stride, block and together must be at least 1"),
         ({"name": "a@b"}, "a word without '@'"),
         ({"backbone": {"type": "vlm"}}, "backbone"),
     ],
