@@ -113,19 +113,21 @@ def draw_pairs(batch: ClipBatch, config: HopConfig) -> Tensor:
     A function of the batch alone. About 1 pair in 20 is a frame and itself.
     """
     known = (~batch.progress.isnan() & batch.inside()).cpu().numpy()
-    length = known.shape[1]
-    rng = np.random.default_rng(int(batch.rows.sum()))
-    able = np.flatnonzero(known.any(1))
+    count = known.sum(1)
+    able = np.flatnonzero(count)
     if not len(able):
         return torch.zeros(0, 2, dtype=torch.int64)
-    texts = np.array(batch.texts)
-    first = rng.choice(able, config.pairs)
+    rng = np.random.default_rng(int(batch.rows.sum()))
+    texts = np.unique(batch.texts, return_inverse=True)[1][able]
+    first = rng.integers(len(able), size=config.pairs)  # numbers among `able`
     second = first.copy()
-    for number in np.flatnonzero(rng.random(config.pairs) < config.other_clip):
-        second[number] = rng.choice(able[texts[able] == texts[first[number]]])
-    places = np.array(
-        [[row * length + rng.choice(np.flatnonzero(known[row])) for row in rows] for rows in (first, second)]
-    )
+    elsewhere = rng.random(config.pairs) < config.other_clip
+    for text in np.unique(texts):
+        mine = np.flatnonzero(elsewhere & (texts[first] == text))
+        second[mine] = rng.choice(np.flatnonzero(texts == text), len(mine))
+    flat, start = np.flatnonzero(known), np.cumsum(count) - count
+    rows = able[np.stack([first, second])]  # (2, pairs)
+    places = flat[start[rows] + (rng.random(rows.shape) * count[rows]).astype(np.int64)]
     same = rng.random(config.pairs) < 0.05
     places[1, same] = places[0, same]
     return torch.from_numpy(places.T.copy()).to(batch.progress.device)
