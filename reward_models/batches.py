@@ -14,7 +14,7 @@ from reward_models import augment
 from reward_models.augment import Clip
 from reward_models.counterfactual import from_dataset, from_words, merged
 from reward_models.heads import UNKNOWN
-from reward_models.targets import EpisodeTargets
+from reward_models.targets import EpisodeTargets, Part
 from robo_rl.errors import ConfigError
 from robo_rl.nets import tokenize
 from robo_rl.types import Trajectory
@@ -100,7 +100,7 @@ class ClipBatches:
         *,
         batch_size: int,
         seed: int,
-        preferences: Sequence[tuple[int, int]] = (),
+        preferences: Sequence[tuple[Part, Part]] = (),
         rewrites: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.targets, self.first_row, self.config = targets, first_row, config
@@ -126,19 +126,21 @@ class ClipBatches:
         return replace(self._collate(items), preferred=preferred, dropped=dropped)
 
     def _add_preferences(self, items: list[tuple[int, str, Clip]], rng: np.random.Generator) -> list[tuple[int, int]]:
-        """Whole episodes that a person compared, as many pairs as an eighth of the batch; their places in it."""
+        """Parts of episodes that a person compared, as many pairs as an eighth of the batch; their places in it."""
         places: list[tuple[int, int]] = []
         if self.preferences:
             for number in rng.integers(len(self.preferences), size=max(1, self.batch_size // 8)):
                 places.append((len(items), len(items) + 1))
-                items += [(e, self._instruction[e], self._whole(e, rng)) for e in self.preferences[number]]
+                for e, first, last in self.preferences[number]:
+                    items.append((e, self._instruction[e], self._span(e, first, last, rng)))
         return places
 
-    def _whole(self, e: int, rng: np.random.Generator) -> Clip:
-        """The whole episode, at a speed that fits into a clip."""
-        last = len(self.targets[e].progress) - 1
-        count = max(3, min(self.config.frames, round(last / rng.uniform(1.0, self.config.max_stride)) + 1))
-        frames = augment.speed(0, last, count, rng)
+    def _span(self, e: int, first: int, last: int, rng: np.random.Generator) -> Clip:
+        """Frames first ... last (-1: to the end), at a speed that fits into a clip."""
+        last = last if last >= 0 else len(self.targets[e].progress) - 1
+        pace = rng.uniform(1.0, self.config.max_stride)
+        count = max(3, min(self.config.frames, round((last - first) / pace) + 1))
+        frames = augment.speed(first, last, count, rng)
         return augment.make_clip(self.targets[e], frames, self.config.hop, self.config.end_weight)
 
     def _clip(self, e: int, rng: np.random.Generator) -> Clip:
@@ -178,7 +180,7 @@ class ClipBatches:
         return Clip(**parts)
 
     def _counterfactual(self, e: int, rng: np.random.Generator) -> tuple[int, str, Clip]:
-        clip = self._whole(e, rng)
+        clip = self._span(e, 0, -1, rng)
         texts, odds = self._wrong[e] or ([], None)
         return e, texts[int(rng.choice(len(texts), p=odds))], augment.wrong_instruction(clip)
 

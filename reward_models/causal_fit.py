@@ -30,7 +30,7 @@ from reward_models.hub import Source
 from reward_models.judge import CausalJudge, CausalNetwork, looked_at
 from reward_models.maps import measure, require_cameras
 from reward_models.network import mixed_precision
-from reward_models.targets import EpisodeTargets, HumanLabels, episode_targets, thinned
+from reward_models.targets import EpisodeTargets, HumanLabels, Part, episode_targets, thinned
 from reward_models.training import TRUNK_RATE, one_cycle
 from reward_models.tri_state import TriState
 from robo_rl.errors import ConfigError, DataError, RewardError
@@ -143,7 +143,7 @@ class _CausalFitting:
             full = with_soft_outcomes(judge, self.seen, full)
         self.targets = [thinned(t, frames) for t, frames in zip(full, self.frames, strict=True)]
         _require_teaching(self.targets)
-        self.preferences = own.preferences if own is not None else ()
+        self.preferences = self._compared(own)
         self.rewrites = self._rewritten()
         self.report: Progress = lambda step, steps: None
         self.warm_start = False
@@ -180,6 +180,17 @@ class _CausalFitting:
         began = time.monotonic()
         work()
         self.result.seconds[name] = time.monotonic() - began
+
+    def _compared(self, labels: HumanLabels | None) -> list[tuple[Part, Part]]:
+        """Preferences with frames as places among those that are looked at."""
+
+        def thin(part: Part) -> Part:
+            episode, first, last = part
+            frames = self.frames[episode]
+            stop = -1 if last < 0 else int(np.searchsorted(frames, last, side="right")) - 1
+            return episode, min(int(np.searchsorted(frames, first)), len(frames) - 2), stop
+
+        return [] if labels is None else [(thin(better), thin(worse)) for better, worse in labels.preferences]
 
     def _rewritten(self) -> dict[str, list[str]]:
         """Wrong instructions by the language model that the settings name; {} without one."""

@@ -31,6 +31,9 @@ class EpisodeTargets:
     direction: np.ndarray | None = None  # int8 (T,): +1, 0, -1 as a person labelled the steps, UNLABELLED elsewhere
 
 
+Part = tuple[int, int, int]  # episode, first and last frame; last -1: to the end
+
+
 @dataclass(frozen=True, kw_only=True)
 class HumanLabels:
     """What people said of episodes, by their number in the set that is fitted to."""
@@ -38,7 +41,7 @@ class HumanLabels:
     direction: Mapping[int, np.ndarray] = field(default_factory=dict)  # int8 (T,) tri-state of steps, or UNLABELLED
     boundaries: Mapping[int, np.ndarray] = field(default_factory=dict)  # int64 (K+1,) rising frames: K sub-tasks
     success: Mapping[int, bool] = field(default_factory=dict)  # outcome of episodes that have none
-    preferences: Sequence[tuple[int, int]] = ()  # (better, worse) episodes of one instruction
+    preferences: Sequence[tuple[Part, Part]] = ()  # (better, worse) parts of episodes of one instruction
 
     def select(self, numbers: np.ndarray) -> HumanLabels:
         """The labels of some episodes, renumbered 0, 1, ..."""
@@ -47,7 +50,11 @@ class HumanLabels:
             direction={place[e]: v for e, v in self.direction.items() if e in place},
             boundaries={place[e]: v for e, v in self.boundaries.items() if e in place},
             success={place[e]: v for e, v in self.success.items() if e in place},
-            preferences=[(place[a], place[b]) for a, b in self.preferences if a in place and b in place],
+            preferences=[
+                ((place[a[0]], *a[1:]), (place[b[0]], *b[1:]))
+                for a, b in self.preferences
+                if a[0] in place and b[0] in place
+            ],
         )
 
 

@@ -236,7 +236,7 @@ def test_labels_of_people_go_before_what_time_says() -> None:
         direction={0: direction},
         boundaries={1: np.array([0, len(episodes[1])])},
         success={2: True},
-        preferences=[(0, 1)],
+        preferences=[((0, 0, -1), (1, 2, 5))],
     )
     made = episode_targets([*episodes, *unknown], labels)
     assert made[0].direction is direction
@@ -245,7 +245,7 @@ def test_labels_of_people_go_before_what_time_says() -> None:
     assert made[2].progress[-1] == 1.0
     fewer = labels.select(np.array([1, 0]))
     assert fewer.direction.keys() == {1}
-    assert fewer.preferences == [(1, 0)]
+    assert fewer.preferences == [((1, 0, -1), (0, 2, 5))]
 
 
 def _fields(episode: Any) -> dict[str, Any]:
@@ -292,13 +292,16 @@ def test_compared_episodes_are_in_every_batch() -> None:
         ClipConfig(),
         batch_size=16,
         seed=0,
-        preferences=[(1, 3)],
+        preferences=[((1, 0, -1), (3, 2, 5))],
     )
     made = batches(0)
     assert made.preferred.shape == (2, 2)
     better = made.preferred[0, 0]
     first = sum(len(e) + 1 for e in episodes[:1])
     assert made.rows[better, 0] == first  # episode 1 from its start
+    worse, start = made.preferred[0, 1], sum(len(e) + 1 for e in episodes[:3])
+    inside = made.rows[worse, : made.length[worse]] - start
+    assert (inside[0], inside[-1]) == (2, 5)
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------

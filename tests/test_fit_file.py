@@ -13,7 +13,7 @@ import pytest
 from reward_models.registry import load_judge
 from robo_rl.app.cli import main
 from robo_rl.app.config import read_tree
-from robo_rl.app.fit_file import fit_file, is_judge_file, judge_settings
+from robo_rl.app.fit_file import fit_file, human_labels, is_judge_file, judge_settings
 from robo_rl.data import read_episodes, write_episodes
 from robo_rl.errors import ConfigError, DataError
 
@@ -117,3 +117,23 @@ def test_a_killed_fit_ends_with_the_same_judge(dataset: Path, tmp_path: Path) ->
     assert load_judge(out).model_id == load_judge(tmp_path / "whole").model_id
     assert written > 0
     assert not checkpoint.exists()
+
+
+def test_label_files_reach_the_fit(dataset: Path, tmp_path: Path) -> None:
+    episodes = read_episodes(dataset)
+    last = len(episodes[0])
+    (tmp_path / "steps.csv").write_text(f"episode_index,from_frame,to_frame,label\n0,0,{last},-1\n")
+    (tmp_path / "pairs.csv").write_text("episode_a,episode_b,preferred\n0,2,b\n1,3,tie\n")
+    files = {"directions": tmp_path / "steps.csv", "preferences": tmp_path / "pairs.csv"}
+    labels = human_labels(episodes, files, [dataset])
+    assert set(labels.direction[0].tolist()) == {-1}
+    assert labels.preferences == [((2, 0, -1), (0, 0, -1))]
+    with pytest.raises(ConfigError, match="belong to one dataset, but 2 were given"):
+        human_labels(episodes, files, [dataset, dataset])
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    options = [f"--{name}={path}" for name, path in files.items()]
+    quick = ["--fit.steps=2", "--fit.trunk_steps=1", "--objectives={tri_state: {}, progress: {}}"]
+    assert main([*command(file, dataset, tmp_path / "judge"), *options, *quick]) == 0
+    (tmp_path / "pairs.csv").write_text("episode_a,episode_b,preferred\n0,77,b\n")
+    assert main([*command(file, dataset, tmp_path / "other"), *options, *quick]) == 2

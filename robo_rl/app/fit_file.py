@@ -10,6 +10,7 @@ fit: {steps: 600, trunk_steps: 300}
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,8 @@ from robo_rl.app.config import read_tree
 from robo_rl.errors import ConfigError, DataError
 
 Report = Callable[[int, int], None]
+LABELS = {"directions": "direction", "subtasks": "subtasks", "outcomes": "success", "preferences": "preferences"}
+"""Options of the command -> arguments of `robo_rl.data.labels.read_labels`."""
 
 
 def is_judge_file(path: Path) -> bool:
@@ -34,8 +37,15 @@ def command(options: argparse.Namespace, display: Any, report: Report) -> int:
     if options.policy is not None:
         raise ConfigError("reward fit: --policy starts the judge of an experiment file, not that of a judge file")
     steps.single_thread()
+    files = {name: path for name in LABELS if (path := getattr(options, name)) is not None}
     judge = fit_file(
-        options.config, options.overrides, options.data, options.out, report=report, previous=options.judge
+        options.config,
+        options.overrides,
+        options.data,
+        options.out,
+        report=report,
+        previous=options.judge,
+        labels=files,
     )
     display.close()
     print(f"judge: {options.out} ({judge.model_id})")
@@ -50,12 +60,12 @@ def fit_file(
     *,
     report: Report,
     previous: Path | None = None,
-    labels: Any = None,
+    labels: Mapping[str, Path] | None = None,
 ) -> Any:
     """Fit the judge that a file describes to datasets and save it; returns it.
 
     While it runs, `<out>.partial` keeps its checkpoints. The same command goes on from them, one with another
-    configuration or other data starts afresh. `labels`: `reward_models.targets.HumanLabels`, or None.
+    configuration or other data starts afresh. `labels`: files by what they hold, see `LABELS`.
 
     Raises ConfigError for a wrong file, DataError for data that teaches nothing.
     """
@@ -71,9 +81,10 @@ def fit_file(
     episodes = concat([read_episodes(folder) for folder in data])
     judge = CausalJudge(model, seed=seed) if previous is None else CausalJudge.load(previous)
     mark = json.dumps(
-        {"file": tree, "previous": str(previous), "data": episodes.fingerprint, "labels": str(labels)},
+        {"file": tree, "previous": str(previous), "data": episodes.fingerprint, "labels": _hashes(labels or {})},
         sort_keys=True,
     )
+    given = human_labels(episodes, labels or {}, data)
     workdir = _workdir(out, mark)
     fit_causal(
         judge,
@@ -81,13 +92,52 @@ def fit_file(
         settings,
         seed=seed,
         workdir=workdir,
-        labels=labels,
+        labels=given,
         progress_callback=report,
         warm_start=previous is not None,
     )
     judge.save(out)
     shutil.rmtree(workdir)
     return judge
+
+
+def human_labels(episodes: Any, files: Mapping[str, Path], data: Sequence[Path]) -> Any:
+    """`HumanLabels` of label files (docs/data_format.md), None without any. Raises DataError naming file and row."""
+    from reward_models.targets import HumanLabels
+    from robo_rl.data.labels import read_labels
+
+    if not files:
+        return None
+    if len(data) > 1:
+        raise ConfigError(f"reward fit: label files belong to one dataset, but {len(data)} were given with --data")
+    read = read_labels(episodes, **{LABELS[name]: path for name, path in files.items()})
+    better = []
+    for preference in read.preferences:
+        parts = {
+            "a": (preference.a, *(preference.frames_a or (0, -1))),
+            "b": (preference.b, *(preference.frames_b or (0, -1))),
+        }
+        if preference.preferred in parts:  # a tie teaches nothing about which is better
+            other = "b" if preference.preferred == "a" else "a"
+            better.append((parts[preference.preferred], parts[other]))
+    return HumanLabels(
+        direction=read.direction,
+        boundaries={episode: subtasks.frames for episode, subtasks in read.subtasks.items()},
+        success=read.success,
+        preferences=better,
+    )
+
+
+def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
+    """Content of the label files: a change of one starts the fit afresh. A folder's files are listed by size."""
+    made = {}
+    for name, path in files.items():
+        inside = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        digest = hashlib.sha256()
+        for file in inside:
+            digest.update(file.read_bytes() if file.exists() else b"")
+        made[name] = digest.hexdigest()
+    return made
 
 
 def judge_settings(tree: Mapping[str, Any], where: str) -> tuple[Any, Any]:
