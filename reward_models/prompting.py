@@ -134,7 +134,7 @@ class Asker:
         return self.placeholder + "".join(part for part in content if isinstance(part, str))
 
     def _pictures(self, content: Content) -> list[Tensor]:
-        pictures = [torch.from_numpy(np.ascontiguousarray(part)) for part in content if not isinstance(part, str)]
+        pictures = [torch.from_numpy(np.array(part)) for part in content if not isinstance(part, str)]
         return [resized(picture[None], self.image_size)[0].permute(2, 0, 1).contiguous() for picture in pictures]
 
     def positions(self, inputs: dict[str, Tensor]) -> Tensor | None:
