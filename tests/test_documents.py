@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -124,3 +125,28 @@ def test_make_targets_that_documents_name_exist():
     for path in DOCUMENTS:
         named = re.findall(r"`make ([a-z-]+)", path.read_text())
         assert set(named) <= targets, f"{path.name} names make targets that do not exist"
+
+
+def test_every_key_of_a_judge_file_is_described_with_its_default():
+    from reward_models.backbone import VlmConfig
+    from reward_models.batches import ClipConfig
+    from reward_models.causal_fit import CausalFitConfig
+    from reward_models.judge import OBJECTIVES, CausalConfig
+    from reward_models.network import CompactJudgeConfig
+
+    kinds = {"": CausalConfig, "fit.": CausalFitConfig, "fit.clips.": ClipConfig}
+    kinds |= {f"objectives.{name}.": kind for name, (kind, _) in OBJECTIVES.items()}
+    rows = re.findall(r"^\| `([a-z_.]+)` \| `([^`]*)` \| \S", (ROOT / "docs" / "judges.md").read_text(), re.MULTILINE)
+    described = {(key, value) for key, value in rows}
+    missing = []
+    for prefix, kind in [*kinds.items(), ("backbone.", VlmConfig), ("backbone.", CompactJudgeConfig)]:
+        for entry in dataclasses.fields(kind):
+            default = entry.default
+            if entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING:
+                default = "required"
+            elif dataclasses.is_dataclass(entry.default_factory):
+                continue
+            shown = "required" if default == "required" else json.dumps(default)
+            if (prefix + entry.name, shown) not in described:
+                missing.append(f"docs/judges.md: `{prefix}{entry.name}` with default `{shown}`")
+    assert not missing, "\n".join(missing)
