@@ -19,7 +19,8 @@ from reward_models.augment import Clip
 from reward_models.batches import ClipBatch, ClipBatches, ClipConfig
 from reward_models.targets import episode_targets
 from robo_rl.data import layout
-from robo_rl.data.tables import Columns, EpisodeFacts, read_columns, read_facts
+from robo_rl.data.damage import Damage
+from robo_rl.data.tables import Columns, EpisodeFacts, read_columns, read_facts, read_rows
 from robo_rl.errors import DataError
 from robo_rl.types import Outcome, Trajectory
 
@@ -36,12 +37,13 @@ class WindowLabels(ClipBatches):
             info = json.loads((root / layout.INFO).read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{root / layout.INFO}: labels are read from here, but it cannot be ({error})") from None
-        columns = read_columns(root, info)
-        found = read_facts(root, info, columns)
+        rows, damage = read_rows(root), Damage()
+        columns = read_columns(root, info, rows, damage)
+        found = read_facts(root, info, columns, rows, damage)
         spans = [slice(int(a), int(a + n)) for a, n in zip(found.first, found.lengths, strict=True)]
         episodes = [
-            _blind(facts, columns, rows, float(info["fps"]), demonstrations=demonstrations)
-            for facts, rows in zip(found.facts, spans, strict=True)
+            _blind(facts, columns, span, float(info["fps"]), demonstrations=demonstrations)
+            for facts, span in zip(found.facts, spans, strict=True)
         ]
         if not any(episode.success for episode in episodes):
             mend = "" if demonstrations else "; if they are demonstrations, say --reward_model.demonstrations=true"
