@@ -35,7 +35,7 @@ class RoboJudgeConfig(RewardModelConfig):
     # Fitting
     demonstrations: bool = False  # episodes whose outcome the dataset does not tell are successes
     loss: LossConfig = field(default_factory=LossConfig)
-    clips: ClipConfig = field(default_factory=ClipConfig)  # rewind, reverse, hold, wrong_instruction, hop, end_weight
+    clips: ClipConfig = field(default_factory=ClipConfig)  # of it: rewind, reverse, hold, wrong_*, hop, end_weight
     learning_rate: float = 3e-3
     weight_decay: float = 0.02
     clip_norm: float = 1.0
