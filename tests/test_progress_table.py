@@ -284,7 +284,8 @@ def test_our_fingerprint_tells_a_stale_file(episodes, tmp_path, table):
 
 def test_the_commands_go_there_and_back(root, table, tmp_path, said, capsys):
     progress, back = tmp_path / "out.parquet", tmp_path / "back.parquet"
-    assert reward_export(argparse.Namespace(table=table, data=root, out=progress, column="progress_sparse")) == 0
+    asked = argparse.Namespace(table=table, data=root, out=progress, column="progress_sparse", overwrite=False)
+    assert reward_export(asked) == 0
     options = argparse.Namespace(progress=progress, data=root, out=back, head="sparse", abstain=False)
     assert reward_import(options) == 0
     assert "32 frames, judged by judge@1" in capsys.readouterr().out

@@ -11,7 +11,7 @@ def reward_export(options: argparse.Namespace) -> int:
     from robo_rl.data.progress_table import export_progress
 
     episodes = read_episodes(options.data)
-    export_progress(options.table, episodes, options.out, column=options.column)
+    export_progress(options.table, episodes, options.out, column=options.column, overwrite=options.overwrite)
     print(f"{options.out}: progress of {episodes.num_frames} frames, for lerobot's sample_weighting.progress_path")
     return 0
 

@@ -41,7 +41,7 @@ def export_progress(
     table, out = Path(table), Path(out)
     _require_whole(out, episodes)
     if out.exists() and not overwrite:
-        raise DataError(f"{out}: already exists; choose another file or overwrite it")
+        raise DataError(f"{out}: already exists; choose another file, or overwrite it (--overwrite)")
     signals = read_reward_table(table, episodes)
     found = read_table(table)
     if column not in found.column_names:
