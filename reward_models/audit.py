@@ -2,26 +2,28 @@
 
 What is known to fool reward models: a clock instead of progress (still and padded videos), no sense of order
 (reversed, shuffled, rewound), scoring the average instead of the end (truncated), ignoring the pictures (blank), and
-ignoring the instruction (a wrong one). Two facts come on top: it must tell successes from failures, and say so.
+ignoring the instruction (a wrong one). Facts come on top: it must tell successes from failures, and say so. Further
+controls (light, noise, rate, words, views) can only warn. `audit_rows.py` has them all with their marks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from reward_models import controls, metrics
+from reward_models import metrics
+from reward_models.audit_rows import ControlRow, Mark, Verdict, control_rows, final_rows
 from reward_models.score import score
 from robo_rl.errors import DataError, RewardError
 from robo_rl.statistics import Estimate, bootstrap_mean_interval
-from robo_rl.types import RewardModel, RewardSignal, Trajectory
+from robo_rl.types import RewardModel, Trajectory
 
-Verdict = Literal["pass", "warn", "fail"]
 MIN_EPISODES = 4  # below this a control is not judged, only reported
+TOGETHER = 16  # changed episodes that are in memory at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +48,7 @@ class AuditReport:
     model_id: str
     rows: tuple[AuditRow, ...]
     seed: int = 0
+    left_out: Mapping[str, str] = field(default_factory=dict)  # control -> why this data does not allow it
 
     @property
     def failed(self) -> list[str]:
@@ -67,6 +70,7 @@ class AuditReport:
             "verdict": self.verdict,
             "failed": self.failed,
             "rows": rows,
+            "left_out": dict(self.left_out),
         }
 
     @classmethod
@@ -77,7 +81,8 @@ class AuditReport:
                 {k: math.nan if v is None else v for k, v in row.items()} for row in text["rows"]
             ]
             rows = tuple(AuditRow(**row) for row in known)
-            return cls(model_id=text["model_id"], seed=text["seed"], rows=rows)
+            left_out = dict(text.get("left_out", {}))
+            return cls(model_id=text["model_id"], seed=text["seed"], rows=rows, left_out=left_out)
         except (KeyError, TypeError) as error:
             raise DataError(f"not an audit: {error}") from None
 
@@ -87,66 +92,41 @@ class AuditReport:
         for row in self.rows:
             span = f"[{row.low:+.2f}, {row.high:+.2f}]" if math.isfinite(row.low) else ""
             value = f"{row.effect:+.2f}" if math.isfinite(row.effect) else "undefined"
-            lines.append(f"  {row.verdict:<5} {row.control:<18} {value:>9} {span:<16} {row.rule}  ({row.what})")
+            lines.append(f"  {row.verdict:<5} {row.control:<22} {value:>9} {span:<16} {row.rule}  ({row.what})")
+        lines += [f"  -     {name:<22} left out: {why}" for name, why in self.left_out.items()]
         return "\n".join(lines)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
-    """Pass at or beyond `good`, fail beyond `bad`, warn in between. `below`: small effects are the good ones."""
-
-    good: float
-    bad: float
-    below: bool = False
-
-    def verdict(self, effect: float) -> Verdict:
-        """Undefined is no pass, and no proof of a fault either."""
-        if not math.isfinite(effect):
-            return "warn"
-        sign = -1.0 if self.below else 1.0
-        if sign * effect >= sign * self.good:
-            return "pass"
-        return "warn" if sign * effect >= sign * self.bad else "fail"
-
-    @property
-    def rule(self) -> str:
-        sign, beyond = ("<=", "above") if self.below else (">=", "below")
-        return f"effect {sign} {self.good:g} (fails {beyond} {self.bad:g})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditConfig:
-    """Marks of every row; the effects are explained in the rows."""
-
-    static: Mark = field(default_factory=lambda: Mark(good=0.4, bad=0.2))
-    reversed: Mark = field(default_factory=lambda: Mark(good=0.4, bad=0.2))
-    shuffled: Mark = field(default_factory=lambda: Mark(good=0.4, bad=0.2))
-    rewound: Mark = field(default_factory=lambda: Mark(good=0.3, bad=0.15))
-    truncated: Mark = field(default_factory=lambda: Mark(good=0.2, bad=0.1))
-    padded: Mark = field(default_factory=lambda: Mark(good=0.1, bad=0.25, below=True))
-    blank: Mark = field(default_factory=lambda: Mark(good=0.3, bad=0.15))
-    wrong_instruction: Mark = field(default_factory=lambda: Mark(good=0.3, bad=0.1))
-    success: Mark = field(default_factory=lambda: Mark(good=0.8, bad=0.6))
-    rise: Mark = field(default_factory=lambda: Mark(good=0.2, bad=0.05))
-    auroc: Mark = field(default_factory=lambda: Mark(good=0.85, bad=0.7))
+FACTS = {
+    "success": Mark(good=0.8, bad=0.6),
+    "rise": Mark(good=0.2, bad=0.05),
+    "auroc": Mark(good=0.85, bad=0.7),
+}
 
 
 def audit(
-    judge: RewardModel, episodes: Sequence[Trajectory], *, seed: int, config: AuditConfig | None = None
+    judge: RewardModel, episodes: Sequence[Trajectory], *, seed: int, marks: Mapping[str, Mark] | None = None
 ) -> AuditReport:
     """Audit a judge on held-out episodes: successes are changed, failures compared.
 
-    Where the judge gives no success probability, its progress takes that place.
+    Where the judge gives no success probability, its progress takes that place. `marks` replace those of controls
+    and facts by name.
 
     Raises:
         RewardError: no episode has a label, or the judge cannot score one.
     """
-    config = config or AuditConfig()
     if not any(episode.outcome.label is not None for episode in episodes):
         raise RewardError(f"{judge.model_id}: an audit needs episodes that ended in success or failure")
-    trial = _Trial(judge, episodes, seed)
-    rows = [*_controls(trial, config), *_facts(trial, config)]
-    return AuditReport(model_id=judge.model_id, rows=tuple(rows), seed=seed)
+    trial, own = _Trial(judge, episodes, seed), marks or {}
+    rows, left_out = [], {}
+    for entry in control_rows(episodes):
+        found = trial.compare(entry)
+        if entry.optional and found[1] < MIN_EPISODES:
+            left_out[entry.name] = found[0].reason
+            continue
+        rows.append(_row(entry.name, entry.what, found, own.get(entry.name, entry.mark)))
+    rows += _facts(trial, FACTS | dict(own))
+    return AuditReport(model_id=judge.model_id, rows=tuple(rows), seed=seed, left_out=left_out)
 
 
 class _Trial:
@@ -156,19 +136,21 @@ class _Trial:
         self.judge, self.episodes, self.seed = judge, episodes, seed
         self.signals = score(judge, episodes)
         self.successes = [n for n, episode in enumerate(episodes) if episode.success]
+        self.failures = [n for n, episode in enumerate(episodes) if episode.outcome.label == 0.0]
 
-    def compare(
-        self, control: controls.Control, effect: Callable[[RewardSignal, RewardSignal], float]
-    ) -> tuple[Estimate, int]:
-        """Mean effect(original, changed) over successful episodes, with its interval."""
-        pairs = []
-        for number in self.successes:
-            changed = control(self.episodes[number], np.random.default_rng([self.seed, number]))
-            if changed is not None:
-                pairs.append((number, changed))
-        given = score(self.judge, [changed for _, changed in pairs])
-        values = [effect(self.signals[n], signal) for (n, _), signal in zip(pairs, given, strict=True)]
-        return self.mean(np.array(values))
+    def compare(self, entry: ControlRow) -> tuple[Estimate, int]:
+        """Mean effect of a control over the episodes it changes, with its interval."""
+        values = []
+        numbers = self.failures if entry.of_failures else self.successes
+        for first in range(0, len(numbers), TOGETHER):
+            pairs = []
+            for number in numbers[first : first + TOGETHER]:
+                changed = entry.control(self.episodes[number], np.random.default_rng([self.seed, number]))
+                if changed is not None:
+                    pairs.append((number, changed))
+            given = score(self.judge, [changed for _, changed in pairs])
+            values += [entry.effect(self.signals[n], signal) for (n, _), signal in zip(pairs, given, strict=True)]
+        return self.mean(np.array(values, dtype=np.float64))
 
     def mean(self, values: np.ndarray) -> tuple[Estimate, int]:
         """Mean of one value an episode; undefined for too few."""
@@ -179,68 +161,9 @@ class _Trial:
         return bootstrap_mean_interval(values, rng=np.random.default_rng(self.seed)), len(values)
 
 
-def _controls(trial: _Trial, config: AuditConfig) -> list[AuditRow]:
-    def row(
-        name: str, control: controls.Control, effect: Callable[[RewardSignal, RewardSignal], float], what: str
-    ) -> AuditRow:
-        return _row(name, what, trial.compare(control, effect), getattr(config, name))
-
-    wrong = controls.wrong_instruction(trial.episodes)
-    return [
-        row(
-            "static",
-            controls.static,
-            _progress_drop,
-            "The first frame all the time: progress ends lower than in the real video, by this much.",
-        ),
-        row(
-            "reversed",
-            controls.backwards,
-            _progress_drop,
-            "The video backwards: progress ends lower than in the real one, by this much.",
-        ),
-        row(
-            "shuffled",
-            controls.shuffled,
-            _order_drop,
-            "Frames in random order: progress follows the order of showing less than in the real video, by this much.",
-        ),
-        row(
-            "rewound",
-            controls.rewound,
-            _progress_drop,
-            "Nearly to the end, then back: progress ends lower than in the real video, by this much.",
-        ),
-        row(
-            "truncated",
-            controls.truncated,
-            _progress_drop,
-            "The first half only: progress ends lower than in the whole video, by this much.",
-        ),
-        row(
-            "padded",
-            controls.padded,
-            _climb,
-            "The first half, then a still picture for long: the score climbs by this much while nothing happens.",
-        ),
-        row(
-            "blank",
-            controls.blank,
-            _score_drop,
-            "Black pictures: the final success probability is lower than for the real video, by this much.",
-        ),
-        row(
-            "wrong_instruction",
-            wrong,
-            _score_drop,
-            "The same video under another instruction: the final success probability is lower, by this much.",
-        ),
-    ]
-
-
-def _facts(trial: _Trial, config: AuditConfig) -> list[AuditRow]:
+def _facts(trial: _Trial, marks: Mapping[str, Mark]) -> list[AuditRow]:
     final = metrics.final_scores(trial.signals)
-    first = np.array([_score(signal)[0] for signal in trial.signals])
+    first = np.array([final_rows(signal)[0] for signal in trial.signals])
     rng = np.random.default_rng(trial.seed)
     area = metrics.outcome_auroc(trial.signals, trial.episodes, rng=rng)
     return [
@@ -248,19 +171,19 @@ def _facts(trial: _Trial, config: AuditConfig) -> list[AuditRow]:
             "success",
             "Mean success probability at the end of episodes that succeeded.",
             trial.mean(final[trial.successes]),
-            config.success,
+            marks["success"],
         ),
         _row(
             "rise",
             "How much the success probability rises from the first to the last frame of episodes that succeeded.",
             trial.mean((final - first)[trial.successes]),
-            config.rise,
+            marks["rise"],
         ),
         _row(
             "auroc",
             "Chance that a success ends with a higher score than a failure; 0.5 is guessing.",
             (area, area.count),
-            config.auroc,
+            marks["auroc"],
         ),
     ]
 
@@ -278,32 +201,6 @@ def _row(name: str, what: str, found: tuple[Estimate, int], mark: Mark) -> Audit
         verdict=mark.verdict(estimate.value),
         reason=estimate.reason if not estimate.defined else "",
     )
-
-
-# --- effects of one episode: (opinion of the original, opinion of the changed one) -> number ----------------
-
-
-def _score(signal: RewardSignal) -> np.ndarray:
-    return signal.progress if signal.success_prob is None else signal.success_prob
-
-
-def _progress_drop(original: RewardSignal, changed: RewardSignal) -> float:
-    return float(original.progress[-1] - changed.progress[-1])
-
-
-def _score_drop(original: RewardSignal, changed: RewardSignal) -> float:
-    return float(_score(original)[-1] - _score(changed)[-1])
-
-
-def _order_drop(original: RewardSignal, changed: RewardSignal) -> float:
-    """NaN where one of the correlations is undefined."""
-    return metrics.voc(original.progress).value - metrics.voc(changed.progress).value
-
-
-def _climb(original: RewardSignal, changed: RewardSignal) -> float:
-    """Progress or score at the end minus where the picture stops moving, the larger of both."""
-    still = max(2, len(original.progress) // 2) - 1
-    return float(max(row[-1] - row[still] for row in (changed.progress, _score(changed))))
 
 
 def _plain(value: Any) -> Any:

@@ -75,6 +75,21 @@ _FREE = frozenset(
 )
 
 
+SYNONYMS = {
+    **{"put": "place", "place": "put", "pick": "grab", "grab": "pick", "push": "slide", "slide": "push"},
+    **{"move": "bring", "bring": "move", "stack": "pile", "open": "pull open", "close": "shut", "shut": "close"},
+    **{"cube": "block", "block": "cube", "into": "in", "onto": "on", "bowl": "dish", "box": "container"},
+    **{"clean": "tidy", "table": "tabletop", "towel": "cloth", "cup": "mug", "mug": "cup"},
+}
+
+
+def reworded(text: str) -> str | None:
+    """A paraphrase: every word with a known synonym is exchanged; None where there is none."""
+    words = [SYNONYMS.get(word.lower(), word) for word in re.split(r"(\W+)", text)]
+    other = "".join(words)
+    return other if other != text else None
+
+
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(words that carry the meaning, in order; the whole sentence with a blank for each of them)."""

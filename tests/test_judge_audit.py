@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from reward_models import controls
-from reward_models.audit import AuditReport, Mark, audit
+from reward_models.audit import AuditReport, audit
+from reward_models.audit_rows import Mark
 from robo_rl.errors import DataError, RewardError
 from robo_rl.types import Outcome, RewardSignal, Trajectory
 
@@ -21,7 +22,7 @@ def shown_progress(episode: Trajectory) -> np.ndarray:
     colour = np.array(toy.COLOURS["red" if "red" in episode.instruction else "green"])
     out = []
     for frame in episode.images["front"]:
-        rows, columns = np.nonzero((frame == colour).all(-1))
+        rows, columns = np.nonzero((np.abs(frame.astype(int) - colour) < 90).all(-1))
         if not len(rows):
             out.append(0.0)
             continue
@@ -74,8 +75,10 @@ def rows(report: AuditReport) -> dict:
 
 def test_a_sound_judge_passes(episodes) -> None:
     report = audit(Judge(shown_progress), episodes, seed=0)
-    assert report.verdict == "pass", report.table()
     assert report.failed == []
+    # This one measures the way to a fixed place in the picture, so it cannot stand a camera that moved.
+    assert [row.control for row in report.rows if row.verdict == "warn"] == ["cropped"], report.table()
+    assert set(report.left_out) == {"one_camera", "swapped_cameras"}
     found = rows(report)
     assert found["auroc"].effect == 1.0
     assert found["success"].effect == pytest.approx(0.95)
@@ -112,7 +115,7 @@ def test_the_same_seed_gives_the_same_audit_and_json_keeps_it(episodes) -> None:
     assert audit(Judge(shown_progress), episodes, seed=3) == report
     text = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert AuditReport.from_json(text) == report
-    assert text["verdict"] == "pass"
+    assert text["verdict"] == "warn"
     with pytest.raises(DataError, match="not an audit"):
         AuditReport.from_json({"rows": [{"control": "static"}]})
 
@@ -125,7 +128,7 @@ def test_what_cannot_be_measured_is_neither_passed_nor_failed() -> None:
     assert math.isnan(row.effect)
     assert row.verdict == "warn"
     assert row.reason == "0 episodes; needs 4"
-    assert report.to_json()["rows"][7]["effect"] is None
+    assert [r["effect"] for r in report.to_json()["rows"] if r["control"] == "wrong_instruction"] == [None]
     assert rows(report)["static"].verdict == "warn"
     with pytest.raises(RewardError, match="needs episodes that ended"):
         audit(Judge(shown_progress), [dataclasses.replace(some[0], outcome=Outcome.ABORT)], seed=0)
@@ -166,15 +169,80 @@ def test_each_control_shows_what_it_says() -> None:
     assert order(controls.backwards(video, RNG)) == list(range(10, -1, -1))
     assert sorted(order(controls.shuffled(video, RNG))) == list(range(11))
     assert order(controls.rewound(video, RNG)) == [*range(10), *range(8, 1, -1)]
-    assert order(controls.truncated(video, RNG)) == [0, 1, 2, 3, 4]
+    assert order(controls.truncated(0.5)(video, RNG)) == [0, 1, 2, 3, 4]
     assert order(controls.padded(video, RNG)) == [0, 1, 2, 3, 4, *[4] * 17]
     assert not controls.blank(video, RNG).images["front"].any()
     assert order(video) == list(range(11))
 
 
+def test_further_controls_show_what_they_say() -> None:
+    video = numbered(11)
+    assert order(controls.static_last(video, RNG)) == [10] * 11
+    assert order(controls.truncated(0.25)(video, RNG)) == [0, 1]
+    assert order(controls.faster(video, RNG)) == [0, 2, 4, 6, 8, 10]
+    assert order(controls.faster(numbered(4), RNG)) == [0, 2, 3]
+    assert order(controls.slower(numbered(3), RNG)) == [0, 0, 1, 1, 2, 2]
+    assert controls.empty_instruction(video, RNG).instruction == ""
+    assert controls.one_camera(video, RNG) is None
+    two = dataclasses.replace(video, images={"a": video.images["front"], "b": video.images["front"] + 100})
+    assert order_of(controls.one_camera(two, RNG), "b") == list(range(11))
+    assert order_of(controls.swapped_cameras(two, RNG), "a") == list(range(100, 111))
+    assert order_of(controls.swapped_cameras(two, RNG), "b") == list(range(11))
+    bright = dataclasses.replace(video, images={"front": np.full((11, 4, 4, 3), 200, np.uint8)})
+    levels = {int(controls.brightness(bright, np.random.default_rng(n)).images["front"][0, 0, 0, 0]) for n in range(8)}
+    assert levels == {150, 250}
+    grain = controls.noise(bright, np.random.default_rng(0)).images["front"].astype(float)
+    assert 7 < grain.std() < 13
+    wide = dataclasses.replace(
+        video, images={"front": np.arange(32, dtype=np.uint8)[None, None, :, None] * np.ones((11, 32, 1, 3), np.uint8)}
+    )
+    shifted = {tuple(controls.cropped(wide, np.random.default_rng(n)).images["front"][0, 0, :4, 0]) for n in range(8)}
+    assert shifted == {(2, 3, 4, 5), (0, 0, 0, 1)}
+
+
+def order_of(episode: Trajectory | None, camera: str) -> list[int]:
+    assert episode is not None
+    return episode.images[camera][:, 0, 0, 0].tolist()
+
+
+def test_words_of_a_paraphrase() -> None:
+    said = dataclasses.replace(toy.episode(0), instruction="Put the red cube into the bowl, then push it")
+    changed = controls.paraphrase(said, RNG)
+    assert changed is not None
+    assert changed.instruction == "place the red block in the dish, then slide it"
+    assert controls.paraphrase(dataclasses.replace(said, instruction="wave"), RNG) is None
+
+
+def test_another_task_s_video_under_this_instruction(episodes) -> None:
+    red = next(episode for episode in episodes if "red" in episode.instruction)
+    other = controls.other_video(episodes)(red, RNG)
+    assert other is not None
+    assert other.instruction == red.instruction
+    shown = next(episode for episode in episodes if episode.images is other.images)
+    assert "green" in shown.instruction
+    assert shown.success
+    assert controls.other_video([red])(red, RNG) is None
+
+
+def test_views_are_tried_on_failures(episodes) -> None:
+    """A judge that takes any second camera that shows a success for one is warned about."""
+    two = [
+        dataclasses.replace(e, images={"front": e.images["front"], "other": e.images["front"][::-1]}) for e in episodes
+    ]
+
+    def fooled(episode: Trajectory) -> np.ndarray:
+        same = np.array_equal(episode.images["front"], episode.images["other"])
+        return np.full(len(episode) + 1, 1.0, np.float32) if same else shown_progress(episode)
+
+    found = rows(audit(Judge(fooled), two, seed=0))
+    assert found["one_camera"].verdict == "warn"
+    assert found["one_camera"].effect > 0.8
+    assert found["swapped_cameras"].verdict == "pass"
+
+
 def test_short_videos_can_be_shown_too() -> None:
     video = numbered(2)
-    for control in (controls.static, controls.backwards, controls.rewound, controls.truncated, controls.padded):
+    for control in (controls.static, controls.backwards, controls.rewound, controls.truncated(0.25), controls.padded):
         assert len(control(video, RNG).images["front"]) >= 2
 
 
