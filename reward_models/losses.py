@@ -67,7 +67,7 @@ def _tri_state_loss(logits: Tensor, target: Tensor) -> Tensor:
     if not len(target):
         return logits.sum()
     count = torch.bincount(target, minlength=3).float()
-    weight = torch.where(count > 0, 1.0 / count.clamp(min=1.0), torch.zeros(3)).sqrt()
+    weight = torch.where(count > 0, 1.0 / count.clamp(min=1.0), count.new_zeros(3)).sqrt()
     return F.cross_entropy(logits, target, weight=weight)
 
 

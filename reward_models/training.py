@@ -62,7 +62,7 @@ def train(
     Raises RewardError when the loss is not finite.
     """
     parameters = [p for p in network.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(_groups(network, schedule.rate, settings.weight_decay), betas=(0.9, 0.98))
+    optimiser = torch.optim.AdamW(parameter_groups(network, schedule.rate, settings.weight_decay), betas=(0.9, 0.98))
     cycle = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda n: one_cycle(schedule.first + n, schedule.total))
     slow = copy.deepcopy(network).eval().requires_grad_(False)
     network.train()
@@ -81,7 +81,7 @@ def train(
         nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
         optimiser.step()
         cycle.step()
-        _follow(slow, network, settings.target_rate)
+        follow(slow, network, settings.target_rate)
         for name, part in {"total": loss, **parts}.items():
             curves.setdefault(name, []).append(float(part.detach()))
         report(step + 1)
@@ -119,7 +119,7 @@ def trunk_maps(
     return maps
 
 
-def _groups(network: JudgeNetwork, rate: float, weight_decay: float) -> list[dict[str, object]]:
+def parameter_groups(network: JudgeNetwork, rate: float, weight_decay: float) -> list[dict[str, object]]:
     """Matrices decay; biases, norms and embeddings do not. The trunk learns slowly: fast, its features die."""
     trunk = {id(p) for p in network.trunks.parameters()}
     asked = [p for p in network.parameters() if p.requires_grad]
@@ -135,7 +135,7 @@ def _groups(network: JudgeNetwork, rate: float, weight_decay: float) -> list[dic
 
 
 @torch.no_grad()
-def _follow(slow: JudgeNetwork, network: JudgeNetwork, rate: float) -> None:
+def follow(slow: JudgeNetwork, network: JudgeNetwork, rate: float) -> None:
     pairs = [(a, b) for a, b in zip(slow.parameters(), network.parameters(), strict=True) if b.requires_grad]
     torch._foreach_lerp_([a for a, _ in pairs], [b.detach() for _, b in pairs], rate)
     slow.text_mean.copy_(network.text_mean)

@@ -25,7 +25,7 @@ from reward_models.lerobot_plugin.labels import WindowLabels
 from reward_models.losses import judge_loss
 from reward_models.network import JudgeNetwork, Outputs, mixed_precision
 from reward_models.registry import TYPES, load_judge
-from reward_models.training import _follow, _groups
+from reward_models.training import follow, parameter_groups
 from robo_rl.data.layout import camera_name
 from robo_rl.errors import ConfigError, DataError, RewardError
 from robo_rl.nets import tokenize
@@ -211,14 +211,14 @@ class RoboJudgeRewardModel(PreTrainedRewardModel):
         It is not kept in checkpoints; a resumed run starts it from the network, as a warm start does.
         """
         if self._slow and self.network is not None:
-            _follow(self._slow[0], self.network, self.config.target_rate)
+            follow(self._slow[0], self.network, self.config.target_rate)
             self.judge.trunk_ready = True
 
     def get_optim_params(self) -> Any:
         """Groups: matrices decay, others do not; the image encoder learns slowly."""
         if self.network is None:
             return self.parameters()
-        return _groups(self.network, self.config.learning_rate, self.config.weight_decay)
+        return parameter_groups(self.network, self.config.learning_rate, self.config.weight_decay)
 
     def _trainable(self) -> tuple[JudgeNetwork, WindowLabels]:
         if self.network is None:
