@@ -72,6 +72,21 @@ def _reward(reward: np.ndarray | None, start: int, stop: int) -> np.ndarray | No
     return kept
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A dataset on disk, with the episodes that cannot be used."""
+
+    root: Path
+    fingerprint: str
+    first: np.ndarray  # int64 (E,), first row of every episode
+    lengths: np.ndarray  # int64 (E,), rows
+    episode_ids: tuple[str, ...]
+
+    @property
+    def num_frames(self) -> int:
+        return int(self.lengths.sum())
+
+
 class FlatImages:
     """Frames of one camera over several datasets, indexed like an array of (N, H, W, 3); reading copies."""
 
@@ -175,6 +190,20 @@ class EpisodeSet(Sequence[Trajectory]):
         """All frames of a camera, uint8 (N, H, W, 3): the memory map itself for a whole dataset."""
         self._require_camera(camera)
         return self._stores[0].frames[camera] if self._is_whole else FlatImages(self, camera)
+
+    def whole(self) -> Whole:
+        """The dataset that the episodes come from. Raises DataError when they come from several."""
+        if len(self._stores) > 1:
+            raise DataError(f"{self.root}: these episodes come from several datasets; take one at a time")
+        store = self._stores[0]
+        ids = tuple(facts.episode_id for facts in store.episodes.facts)
+        return Whole(
+            root=store.root,
+            fingerprint=store.fingerprint,
+            first=store.episodes.first,
+            lengths=store.episodes.lengths,
+            episode_ids=ids,
+        )
 
     def forget_frames(self) -> None:
         """Give back the memory that the frames read so far take; whoever wants them reads the cache file again."""
