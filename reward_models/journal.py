@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,13 @@ class Journal:
         self.folder, self.say = folder, say
         self.head = {"format": FORMAT, **head}
         self._lock: int | None = None
+        self._ours = False
         self._made: list[Path] = []
 
     def __enter__(self) -> Journal:
         self._make()
-        self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = self.folder / LOCK
+        self._lock = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -46,13 +47,18 @@ class Journal:
             raise DataError(f"{self.folder}: another process is writing this table; wait for it") from None
         except OSError:  # a file system without locks
             pass
+        if not lock.exists():
+            os.close(self._lock)
+            raise DataError(f"{self.folder}: another process has just finished this table; run the command again")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Scores stay for the next try; a journal without any is removed."""
+        """Scores stay for the next try; a journal without any is removed, a folder of something else is not."""
         if self._lock is not None:
             os.close(self._lock)
-        if self.folder.exists() and not any(self._files()):
+        if not self._ours:
+            (self.folder / LOCK).unlink(missing_ok=True)
+        elif not any(self._files()):
             self.remove()
             for folder in self._made:
                 with contextlib.suppress(OSError):
@@ -80,11 +86,13 @@ class Journal:
             ]
             if others:
                 raise DataError(f"{self.folder}: holds {others[0]}, not unfinished scores; remove it") from None
+            self._ours = True
             return None
         except ValueError as error:
             raise DataError(f"{path}: cannot be read ({error}); remove the folder") from None
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise DataError(f"{path}: unfinished scores of another version of robo_rl; remove the folder")
+        self._ours = True
         return head
 
     def require_same_judge(self, head: Mapping[str, Any]) -> None:
@@ -146,5 +154,14 @@ class Journal:
         self.path(group).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """The table is complete, or there is nothing to keep."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """The table is complete, or there is nothing to keep. Only what a journal writes is removed."""
+        remove_journal(self.folder)
+
+
+def remove_journal(folder: Path) -> None:
+    """Remove what a journal writes, and the folder if nothing else is in it."""
+    for pattern in ("group-*.parquet", "*.partial-*", HEAD, LOCK):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import resource
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
+from reward_models.journal import remove_journal
 from robo_rl.data.damage import BadEpisode
 from robo_rl.data.dataset import Whole
 from robo_rl.data.reward_parts import merge_reward_tables, part_path
@@ -127,11 +128,19 @@ def is_done(table: Path, whole: Whole, judge: Mapping[str, str], *, skip_bad: bo
     return True
 
 
+def sweep(table: Path) -> None:
+    """Remove what killed processes left beside a table that is complete."""
+    for name in (table.name, skipped_path(table).name):
+        for path in table.parent.glob(f"{glob.escape(name)}.partial-*"):
+            path.unlink(missing_ok=True)
+
+
 def tidy(table: Path, journal: Path) -> None:
     """What a process killed right after it wrote the table did not get to."""
     if "shard" not in _facts(table):
         write_skipped(table, skipped_of(table))
-    shutil.rmtree(journal, ignore_errors=True)
+    sweep(table)
+    remove_journal(journal)
 
 
 def merge_when_complete(
@@ -144,11 +153,12 @@ def merge_when_complete(
         return missing
     try:
         write_skipped(out, merge_reward_tables(parts, out))
-    except DataError:
+    except (DataError, OSError):
         # two machines may finish at once: the other one has put them together
         if not is_done(out, whole, judge, skip_bad=skip_bad):
             raise
     for part in parts:
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
+    sweep(out)
     return ()

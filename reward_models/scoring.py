@@ -28,7 +28,6 @@ from reward_models.score_summary import (
     peak_memory,
     skipped_of,
     tidy,
-    write_skipped,
 )
 from robo_rl.data.damage import BadEpisode, instruction_fault
 from robo_rl.data.dataset import EpisodeSet, Whole
@@ -78,29 +77,24 @@ class Work:
 
 def score_dataset(
     judge: RewardModel,
-    episodes: EpisodeSet,
-    out: Path | str,
+    work: Work,
     *,
-    bad: Sequence[BadEpisode] = (),
-    config: ScoreConfig | None = None,
     progress_callback: Progress | None = None,
     say: Say = print,
 ) -> ScoreSummary:
-    """Score the episodes of one dataset into the reward table `out`; goes on with what an earlier run left.
+    """Score the episodes of one dataset into a reward table; goes on with what an earlier run left.
 
-    `bad` are the episodes of the dataset that `read_episodes(..., skip_bad=True)` left out. The progress callback gets
-    (frames scored, all frames); `say` gets a line when unfinished scores are continued or dropped.
+    The progress callback gets (frames scored, all frames); `say` gets a line when unfinished scores are continued or
+    dropped.
 
     Raises DataError or RewardError naming the episode that cannot be scored, or where unfinished scores are another
     judge's; what was scored before is kept.
     """
-    work = Work(episodes=episodes, out=Path(out), bad=tuple(bad), config=config or ScoreConfig())
-    facts = judge_facts(judge)
+    facts, division = judge_facts(judge), divide(work)
 
     def each(groups: Sequence[int]) -> Iterator[GroupReport]:
         return (score_group(judge, work, division, group, facts) for group in groups)
 
-    division = divide(work)
     return run(work, facts, each, progress_callback, say)
 
 
@@ -289,15 +283,14 @@ def _finish(
     number, count = work.config.shard
     if count > 1:
         facts |= {"shard": f"{number}/{count}", "lengths": json.dumps(whole.lengths.tolist())}
+        facts["division"] = f"{work.config.group_episodes} episodes, {work.config.group_frames} frames"
     elif not any(piece.seen for piece in pieces):
         first = next(one for piece in pieces for one in piece.skipped)
         journal.remove()
         raise RewardError(f"{work.episodes.root}: no episode could be scored; {first}")
     temporary = journal.folder / f"table.partial-{os.getpid()}"
-    skipped = assemble(work.target, pieces, facts, lengths=whole.lengths, temporary=temporary, as_piece=count > 1)
-    if count == 1:
-        write_skipped(work.out, skipped)
-    journal.remove()
+    assemble(work.target, pieces, facts, lengths=whole.lengths, temporary=temporary, as_piece=count > 1)
+    tidy(work.target, work.journal)
 
 
 def _done_before(work: Work, judge: Mapping[str, str], processes: int) -> ScoreSummary | None:

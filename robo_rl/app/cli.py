@@ -70,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"must be I/N with I from 1 to N, got {text!r}")
+    return int(number), int(count)
+
+
 def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
     reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
     actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -92,18 +99,25 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     score.add_argument("judge", type=Path)
     score.add_argument("data", type=Path)
     score.add_argument("--out", type=Path, help="default: <data>/rewards/<judge>.parquet")
+    score.add_argument("--skip-bad", action="store_true", help="leave out and list episodes that cannot be scored")
+    score.add_argument("--workers", type=int, default=1, help="processes on this machine (default: 1)")
+    score.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="score part I of N, on this GPU say")
+    merge = add(actions, "merge", "put the parts that `score --shard` wrote together")
+    merge.add_argument("parts", type=Path, nargs="+", help="all parts of one table")
+    merge.add_argument("--out", type=Path, required=True, help="reward table to write")
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
-    from robo_rl.app import commands
+    from robo_rl.app import commands, reward_commands
 
     return {
         "run": commands.run,
         "collect": commands.collect,
         "train": commands.train,
-        "reward fit": commands.reward_fit,
-        "reward audit": commands.reward_audit,
-        "reward score": commands.reward_score,
+        "reward fit": reward_commands.reward_fit,
+        "reward audit": reward_commands.reward_audit,
+        "reward score": reward_commands.reward_score,
+        "reward merge": reward_commands.reward_merge,
         "eval": commands.evaluate,
         "report": commands.report,
         "doctor": commands.doctor,

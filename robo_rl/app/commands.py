@@ -15,19 +15,20 @@ from robo_rl.loops.progress import Display, spoken
 from robo_rl.types import Trajectory
 
 
-def _load(options: argparse.Namespace) -> Any:
+def load(options: argparse.Namespace) -> Any:
+    """The experiment that a command line names."""
     from robo_rl.app.config import load_config
 
     return load_config(options.config, options.overrides)
 
 
-def _reporter(name: str) -> tuple[Display, Callable[[int, int], None]]:
+def reporter(name: str) -> tuple[Display, Callable[[int, int], None]]:
     display = Display()
     display.started(name)
     return display, lambda done, total: display.progress(name, done, total)
 
 
-def _is_free(target: Path) -> None:
+def is_free(target: Path) -> None:
     if target.exists():
         raise DataError(f"{target}: already exists; choose another --out or remove it")
 
@@ -37,7 +38,7 @@ def _into(target: Path, work: Callable[[Path], None], inputs: str) -> None:
 
     After a kill the same command goes on with what it finds there; one with other `inputs` starts afresh.
     """
-    _is_free(target)
+    is_free(target)
     partial = target.with_name(target.name + ".partial")
     mark = partial / "inputs.json"
     if not mark.exists() or mark.read_text() != inputs:
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """`robo-rl run`: bring a run folder up to date and write its report."""
     from robo_rl.app import experiment
 
-    config = _load(options)
+    config = load(options)
     out = options.out or Path("runs") / config.name
     experiment.run(config, out)
     return 0
@@ -78,10 +79,10 @@ def collect(options: argparse.Namespace) -> int:
     from robo_rl.app import build
     from robo_rl.data import write_episodes
 
-    config = _load(options)
-    _policy_exists(options.policy)
-    _is_free(options.out)
-    display, report = _reporter("collect")
+    config = load(options)
+    policy_exists(options.policy)
+    is_free(options.out)
+    display, report = reporter("collect")
     episodes: Iterator[Trajectory]
     shared = {"workers": config.processes, "report": report, "start": options.start}
     started = time.monotonic()
@@ -106,14 +107,14 @@ def train(options: argparse.Namespace) -> int:
     from robo_rl.app import steps
     from robo_rl.app.config import dump_config
 
-    config = _load(options)
-    _policy_exists(options.policy)
+    config = load(options)
+    policy_exists(options.policy)
     if options.policy is None and len(options.data) > 1:
         raise ConfigError("train: imitation takes one --data (the demonstrations); give --policy to update a policy")
     needs_judge = config.credit.type not in ("bc", "filtered_bc")
     if options.policy is not None and needs_judge and options.judge is None:
         raise ConfigError(f"train: credit.type={config.credit.type} needs --judge; or choose filtered_bc or bc")
-    display, report = _reporter("train")
+    display, report = reporter("train")
 
     def work(partial: Path) -> None:
         demos, rollouts = options.data[0], list(options.data[1:])
@@ -136,7 +137,7 @@ def _weigh(partial: Path, options: argparse.Namespace, config: Any, demos: Path,
 
     if (partial / "credit.json").exists():
         return
-    display, report = _reporter("credit")
+    display, report = reporter("credit")
     if options.judge is None:
         steps.weigh_outcomes(partial, report, config, demos, rollouts)
     else:
@@ -146,72 +147,14 @@ def _weigh(partial: Path, options: argparse.Namespace, config: Any, demos: Path,
     display.close()
 
 
-def reward_fit(options: argparse.Namespace) -> int:
-    """`robo-rl reward fit`: a judge from datasets."""
-    from robo_rl.app import build, fit_file, steps
-    from robo_rl.data import concat, read_episodes
-
-    if fit_file.is_judge_file(options.config):
-        return fit_file.command(options, *_reporter("fit"))
-    config = _load(options)
-    _policy_exists(options.policy)
-    _is_free(options.out)
-    steps.single_thread()
-    episodes = concat([read_episodes(path) for path in options.data])
-    display, report = _reporter("fit")
-    if options.policy is None and options.judge is None and config.judge.trunk == "policy":
-        raise ConfigError("reward fit: judge.trunk=policy needs --policy; or use --judge.trunk=scratch")
-    judge, _ = build.fit_judge(
-        config, episodes, policy=options.policy, previous=options.judge, seed=config.seed, report=report
-    )
-    judge.save(options.out)
-    display.close()
-    print(f"judge: {options.out} ({judge.model_id})")
-    return 0
-
-
-def reward_audit(options: argparse.Namespace) -> int:
-    """`robo-rl reward audit`: exit code 1 when the judge fails."""
-    from reward_models.audit import audit
-    from robo_rl.app import build, steps
-    from robo_rl.data import read_episodes
-
-    steps.single_thread()
-    judge, episodes = build.load_judge(options.judge), read_episodes(options.data)
-    result = audit(judge, episodes, seed=options.seed)
-    print(result.table())
-    if options.out is not None:
-        options.out.write_text(json.dumps(result.to_json(), indent=1))
-    return 1 if result.verdict == "fail" else 0
-
-
-def reward_score(options: argparse.Namespace) -> int:
-    """`robo-rl reward score`: a reward table of a dataset."""
-    from reward_models.score import score
-    from robo_rl.app import build, steps
-    from robo_rl.data import read_episodes, write_reward_table
-
-    steps.single_thread()
-    judge, episodes = build.load_judge(options.judge), read_episodes(options.data)
-    out = options.out or options.data / "rewards" / f"{options.judge.resolve().name}.parquet"
-    display, report = _reporter("score")
-    started = time.monotonic()
-    signals = score(judge, episodes, progress_callback=report)
-    write_reward_table(out, episodes, signals, judge={"id": judge.model_id})
-    display.close()
-    spent = time.monotonic() - started
-    print(f"{out}: {episodes.num_frames} frames in {spoken(spent)} ({episodes.num_frames / spent:.0f} frames/s)")
-    return 0
-
-
 def evaluate(options: argparse.Namespace) -> int:
     """`robo-rl eval`: success with intervals; a paired test with `--against`."""
     from robo_rl.app import build, results
     from robo_rl.evaluation import EvaluationResult, compare
 
-    config = _load(options)
-    _policy_exists(options.policy)
-    display, report = _reporter("eval")
+    config = load(options)
+    policy_exists(options.policy)
+    display, report = reporter("eval")
     result = build.evaluate(config, options.policy, workers=config.processes, report=report)
     display.close()
     if options.out is not None:
@@ -239,6 +182,6 @@ def doctor(options: argparse.Namespace) -> int:
     return 1 if any(finding.severity == "error" for finding in findings) else 0
 
 
-def _policy_exists(folder: Path | None) -> None:
+def policy_exists(folder: Path | None) -> None:
     if folder is not None and not (folder / "config.json").exists():
         raise DataError(f"{folder}: not a policy folder, config.json is missing; train one with `robo-rl train`")

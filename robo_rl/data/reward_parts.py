@@ -34,6 +34,7 @@ from robo_rl.types import Trajectory
 
 CHUNK = 64  # frames hashed together
 AT_ONCE = 8192  # rows read together
+DATASET = ("dataset", "dataset_fingerprint", "num_frames", "lengths")  # what a part says of its dataset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ def merge_reward_tables(parts: Sequence[Path | str], out: Path | str) -> tuple[B
             raise DataError(f"{piece.path}: not a part of a divided table")
         _require_alike(first, piece)
     _require_complete(out, pieces)
-    dropped = ("seen", "skipped", "shard", "lengths")
+    dropped = ("seen", "skipped", "shard", "lengths", "division")
     facts = {key: value for key, value in first.facts.items() if key not in dropped}
     lengths = np.array(json.loads(first.facts["lengths"]), dtype=np.int64)
     return assemble(out, pieces, facts, lengths=lengths)
@@ -240,7 +241,8 @@ def _require_alike(one: Piece, other: Piece) -> None:
     for key in sorted(one.facts.keys() | other.facts.keys()):
         if key in ("seen", "skipped", "shard") or one.facts.get(key) == other.facts.get(key):
             continue
-        what = "dataset" if key in ("dataset", "dataset_fingerprint", "num_frames", "lengths") else "judge"
+        kinds = {"division": "division"} | dict.fromkeys(DATASET, "dataset")
+        what = kinds.get(key, "judge")
         raise DataError(
             f"{other.path}: made with another {what} than {one.path}: {key} is {_short(other, key)}, not "
             f"{_short(one, key)}"
@@ -265,7 +267,8 @@ def _require_complete(out: Path, pieces: Sequence[Piece]) -> None:
         raise DataError(
             f"{out}: part {', '.join(missing)} of {count} is missing; score it with --shard={missing[0]}/{count}"
         )
-    episodes = {number for piece in pieces for number in [*piece.seen, *(one.number for one in piece.skipped)]}
+    seen, skipped = _together(out, pieces)
+    episodes = {*seen, *(one.number for one in skipped)}
     lost = set(range(len(json.loads(pieces[0].facts["lengths"])))) - episodes
     if lost:
         raise DataError(f"{out}: episode {min(lost)} is in none of the parts ({len(lost)} such episodes)")

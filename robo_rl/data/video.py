@@ -103,13 +103,14 @@ def read_frames(path: Path, start: int = 0, fps: float = 0.0) -> Iterator[np.nda
 def _from(container: Any, stream: Any, start: int, fps: float) -> Iterator[av.VideoFrame]:
     """Frames from number `start` on, after a jump to the last keyframe before."""
     begin = stream.start_time or 0
-    container.seek(begin + int(start / fps / stream.time_base), stream=stream)
-    expected = start
+    container.seek(begin + round(start / fps / stream.time_base), stream=stream)
+    expected, spoilt = start, False
     for frame in container.decode(stream):
         number = round(float((frame.pts - begin) * stream.time_base) * fps)
-        if number < start and not frame.is_corrupt:
+        if number < start:
+            spoilt = frame.is_corrupt or (spoilt and not frame.key_frame)
             continue
-        if number != expected and not frame.is_corrupt:
-            raise av.error.InvalidDataError(0, f"frame {expected} is missing")
+        if number != expected or (spoilt and not frame.key_frame):
+            raise av.error.InvalidDataError(0, f"frame {expected} is missing or damaged")
         yield frame
-        expected += 1
+        expected, spoilt = expected + 1, False
