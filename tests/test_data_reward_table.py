@@ -51,6 +51,59 @@ def test_a_table_gives_back_what_the_judge_said(episodes, tmp_path, all_heads):
             np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
 
 
+def test_abstentions_and_raw_columns_come_back(episodes, tmp_path):
+    # the second episode has neither: it was answered throughout, and has no raw numbers
+    said = opinions(episodes)
+    silent = np.array([False, True, True, False, False, False, True])
+    raw = {"log_prob": np.array([0, np.nan, -2, -1, 0, 0, 1], np.float32), "a/b": np.ones(7, np.float32)}
+    said[0] = replace(said[0], abstained=silent, extra=raw)
+    write_reward_table(tmp_path / "t.parquet", episodes, said, judge=JUDGE)
+    names = pq.read_schema(tmp_path / "t.parquet").names
+    assert names[-3:] == ["abstained", "raw.a/b", "raw.log_prob"]
+    first, second = read_reward_table(tmp_path / "t.parquet", episodes)[:2]
+    np.testing.assert_array_equal(first.abstained, silent)
+    np.testing.assert_array_equal(first.extra["log_prob"], raw["log_prob"])
+    assert second.abstained is not None
+    assert not second.abstained.any()
+    assert np.isnan(second.extra["a/b"]).all()
+
+
+def test_a_table_of_an_earlier_version_is_read(episodes, tmp_path):
+    # before abstentions: the same columns in one row group, no word of skipped episodes
+    said = opinions(episodes)
+    columns = {
+        "index": np.arange(32),
+        "episode_index": episodes.episode_of_frame,
+        "frame_index": np.arange(32) - np.repeat(episodes.first_frame, episodes.lengths),
+        "progress_sparse": np.concatenate([one.progress for one in said]),
+    }
+    facts = {"robo_rl_format": "1", "dataset": "table", "dataset_fingerprint": episodes.fingerprint}
+    table = pa.table(columns).replace_schema_metadata(facts | {"num_frames": "32", "judge_id": "old@1"})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for before, after in zip(said, read_reward_table(tmp_path / "t.parquet", episodes), strict=True):
+        np.testing.assert_array_equal(after.progress, before.progress)
+        assert (after.model_id, after.abstained, dict(after.extra)) == ("old@1", None, {})
+
+
+def test_a_table_of_a_dataset_serves_a_selection_of_it(episodes, tmp_path):
+    said = opinions(episodes)
+    write_reward_table(tmp_path / "t.parquet", episodes, said, judge=JUDGE)
+    part = read_reward_table(tmp_path / "t.parquet", episodes.select([3, 1]))
+    assert [one.episode_id for one in part] == ["e3", "e1"]
+    np.testing.assert_array_equal(part[0].progress, said[3].progress)
+    np.testing.assert_array_equal(part[1].tri_state, said[1].tri_state)
+
+
+def test_large_tables_are_written_in_groups_of_rows(episodes, tmp_path, monkeypatch):
+    monkeypatch.setattr("robo_rl.data.reward_table.ROWS", 10)
+    said = opinions(episodes)
+    write_reward_table(tmp_path / "t.parquet", episodes, said, judge=JUDGE)
+    metadata = pq.read_metadata(tmp_path / "t.parquet")
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [10, 10, 10, 2]
+    for before, after in zip(said, read_reward_table(tmp_path / "t.parquet", episodes), strict=True):
+        np.testing.assert_array_equal(after.progress, before.progress)
+
+
 def test_rows_are_frames_in_order(episodes, tmp_path):
     said = opinions(episodes)
     weight = np.arange(32, dtype=np.float32)

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,6 +26,7 @@ from reward_models.score_summary import skipped_path
 from reward_models.scoring import ScoreConfig, ScoreSummary, Work, divide, score_dataset
 from reward_models.scoring_pool import score_in_processes
 from robo_rl.app import cli
+from robo_rl.app.reward_commands import reward_merge
 from robo_rl.data import EpisodeSet, read_episodes, read_reward_table, write_episodes
 from robo_rl.data.reward_parts import frames_hash, merge_reward_tables, part_path
 from robo_rl.errors import DataError, RewardError
@@ -236,7 +238,7 @@ def rewrite(root: Path, **changes: object) -> EpisodeSet:
     return read_episodes(root)
 
 
-def test_when_the_dataset_changes_only_groups_that_changed_are_scored_again(copied, tmp_path):
+def test_when_the_dataset_changes_only_groups_that_changed_are_scored_again(copied, whole, tmp_path):
     out, judge = tmp_path / "t.parquet", ToyJudge(log=tmp_path / "log")
     fail_then(judge, read_episodes(copied), out, "e6")
     judge.log.unlink()
@@ -249,6 +251,7 @@ def test_when_the_dataset_changes_only_groups_that_changed_are_scored_again(copi
     run(ToyJudge(), changed, fresh)
     assert out.read_bytes() == fresh.read_bytes()
     assert read_reward_table(out, changed)[1].extra["mark"][0] == instruction_mark("leave cube 1 alone")
+    assert len({pq.read_schema(path).metadata[b"frames_fingerprint"] for path in (out, fresh, whole)}) == 2
 
 
 def test_other_lengths_begin_everything_anew(copied, tmp_path):
@@ -655,11 +658,14 @@ def test_parts_by_command(judge_file, copied, tmp_path, capsys):
     assert "still to be scored: part 2" in capsys.readouterr().out
     shutil.move(part_path(out, 1, 2), tmp_path / "first")
     assert command("score", judge_file, copied, f"--out={out}", "--shard=2/2") == 0
-    assert command("merge", tmp_path / "first", part_path(out, 2, 2), f"--out={tmp_path / 'm.parquet'}") == 0
+    both = [tmp_path / "first", part_path(out, 2, 2)]
+    assert reward_merge(Namespace(parts=both, out=tmp_path / "m.parquet")) == 0
+    assert "m.parquet: 55 frames of 2 parts, 0 of them without an answer" in capsys.readouterr().out
     assert len(read_reward_table(tmp_path / "m.parquet", read_episodes(copied))) == EPISODES
-    capsys.readouterr()
-    assert command("merge", tmp_path / "first", f"--out={tmp_path / 'n.parquet'}") == 2
-    assert "part 2 of 2 is missing" in capsys.readouterr().err
+    with pytest.raises(DataError, match="part 2 of 2 is missing"):
+        reward_merge(Namespace(parts=both[:1], out=tmp_path / "n.parquet"))
+    with pytest.raises(DataError, match="already exists"):
+        reward_merge(Namespace(parts=both, out=tmp_path / "m.parquet"))
 
 
 @pytest.mark.parametrize("text", ["3/2", "0/2", "1", "a/b", "1/0"])

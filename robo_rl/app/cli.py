@@ -102,9 +102,6 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     score.add_argument("--skip-bad", action="store_true", help="leave out and list episodes that cannot be scored")
     score.add_argument("--workers", type=int, default=1, help="processes on this machine (default: 1)")
     score.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="score part I of N, on this GPU say")
-    merge = add(actions, "merge", "put the parts that `score --shard` wrote together")
-    merge.add_argument("parts", type=Path, nargs="+", help="all parts of one table")
-    merge.add_argument("--out", type=Path, required=True, help="reward table to write")
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
@@ -117,7 +114,6 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward fit": reward_commands.reward_fit,
         "reward audit": reward_commands.reward_audit,
         "reward score": reward_commands.reward_score,
-        "reward merge": reward_commands.reward_merge,
         "eval": commands.evaluate,
         "report": commands.report,
         "doctor": commands.doctor,
