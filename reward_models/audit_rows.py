@@ -72,18 +72,21 @@ def _at_most(good: float, bad: float = math.inf) -> Mark:
 
 def control_rows(episodes: Sequence[Trajectory]) -> list[ControlRow]:
     """All controls, core ones first. `episodes` give other instructions and other videos."""
-    return [*_core(episodes), *_robustness(episodes)]
+    return [*_of_order(), *_of_content(episodes), *_robustness(episodes)]
 
 
-def _core(episodes: Sequence[Trajectory]) -> list[ControlRow]:
-    ends_lower = "progress ends lower than in the real video, by this much."
-    score_lower = "the final success probability is lower than for the real one, by this much."
+ENDS_LOWER = "progress ends lower than in the real video, by this much."
+SCORE_LOWER = "the final success probability is lower than for the real one, by this much."
+
+
+def _of_order() -> list[ControlRow]:
+    """Core: frames in another order, fewer or more of them."""
     return [
         ControlRow(
             name="static",
             control=controls.static,
             effect=progress_drop,
-            what=f"The first frame all the time: {ends_lower}",
+            what=f"The first frame all the time: {ENDS_LOWER}",
             mark=_at_least(0.4, 0.2),
         ),
         ControlRow(
@@ -97,7 +100,7 @@ def _core(episodes: Sequence[Trajectory]) -> list[ControlRow]:
             name="reversed",
             control=controls.backwards,
             effect=progress_drop,
-            what=f"The video backwards: {ends_lower}",
+            what=f"The video backwards: {ENDS_LOWER}",
             mark=_at_least(0.4, 0.2),
         ),
         ControlRow(
@@ -112,7 +115,7 @@ def _core(episodes: Sequence[Trajectory]) -> list[ControlRow]:
             name="rewound",
             control=controls.rewound,
             effect=progress_drop,
-            what=f"Nearly to the end, then back: {ends_lower}",
+            what=f"Nearly to the end, then back: {ENDS_LOWER}",
             mark=_at_least(0.3, 0.15),
         ),
         *[
@@ -120,7 +123,7 @@ def _core(episodes: Sequence[Trajectory]) -> list[ControlRow]:
                 name=f"truncated_{round(100 * share)}",
                 control=controls.truncated(share),
                 effect=progress_drop,
-                what=f"The first {share:.0%} only: {ends_lower}",
+                what=f"The first {share:.0%} only: {ENDS_LOWER}",
                 mark=mark,
             )
             for share, mark in ((0.25, _at_least(0.4, 0.2)), (0.5, _at_least(0.2, 0.1)), (0.75, _at_least(0.05, -0.05)))
@@ -132,18 +135,24 @@ def _core(episodes: Sequence[Trajectory]) -> list[ControlRow]:
             what="The first half, then a still picture for long: the score climbs by this much while nothing happens.",
             mark=_at_most(0.1, 0.25),
         ),
+    ]
+
+
+def _of_content(episodes: Sequence[Trajectory]) -> list[ControlRow]:
+    """Core: other pictures, another instruction."""
+    return [
         ControlRow(
             name="blank",
             control=controls.blank,
             effect=score_drop,
-            what=f"Black pictures: {score_lower}",
+            what=f"Black pictures: {SCORE_LOWER}",
             mark=_at_least(0.3, 0.15),
         ),
         ControlRow(
             name="wrong_instruction",
             control=controls.wrong_instruction(episodes),
             effect=score_drop,
-            what=f"The same video under the most alike other instruction: {score_lower}",
+            what=f"The same video under the most alike other instruction: {SCORE_LOWER}",
             mark=_at_least(0.3, 0.1),
         ),
     ]
