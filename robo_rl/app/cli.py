@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
-    reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
+    reward = commands.add_parser("reward", help="reward models: fit, audit, score, exchange", allow_abbrev=False)
     actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
     described = "judge file, e.g. configs/judges/progress.yaml, or experiment file"
     fit = add(actions, "fit", "fit a judge to datasets", config=True, file=described)
@@ -92,10 +92,26 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     score.add_argument("judge", type=Path)
     score.add_argument("data", type=Path)
     score.add_argument("--out", type=Path, help="default: <data>/rewards/<judge>.parquet")
+    _exchange_parsers(actions, add)
+
+
+def _exchange_parsers(actions: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
+    export = add(actions, "export", "write a reward table as a progress file for lerobot's RA-BC weighting")
+    export.add_argument("table", type=Path, help="reward table, e.g. data/rollouts/rewards/first.parquet")
+    export.add_argument("data", type=Path)
+    export.add_argument("--out", type=Path, required=True, help="lerobot looks for DATA/sarm_progress.parquet")
+    export.add_argument("--column", default="progress_sparse", help="column of the table that is the progress")
+    export.add_argument("--overwrite", action="store_true")
+    read = add(actions, "import", "read a progress file of lerobot (SARM, Robometer, TOPReward) as a reward table")
+    read.add_argument("progress", type=Path, help="e.g. sarm_progress.parquet")
+    read.add_argument("data", type=Path)
+    read.add_argument("--out", type=Path, required=True, help="reward table to write")
+    read.add_argument("--head", default="sparse", choices=("sparse", "dense"))
+    read.add_argument("--abstain", action="store_true", help="frames without an answer repeat the nearest one's")
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
-    from robo_rl.app import commands
+    from robo_rl.app import commands, reward_commands
 
     return {
         "run": commands.run,
@@ -104,6 +120,8 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward fit": commands.reward_fit,
         "reward audit": commands.reward_audit,
         "reward score": commands.reward_score,
+        "reward export": reward_commands.reward_export,
+        "reward import": reward_commands.reward_import,
         "eval": commands.evaluate,
         "report": commands.report,
         "doctor": commands.doctor,
