@@ -11,7 +11,7 @@ import pytest
 import torch
 from data_sample import sample_episodes
 
-from robo_rl.app.reward_commands import reward_export, reward_import
+from robo_rl.app import cli
 from robo_rl.data import concat, read_episodes, read_reward_table, write_episodes, write_reward_table
 from robo_rl.data.progress_table import export_progress, import_progress
 from robo_rl.errors import DataError
@@ -284,12 +284,16 @@ def test_our_fingerprint_tells_a_stale_file(episodes, tmp_path, table):
 
 def test_the_commands_go_there_and_back(root, table, tmp_path, said, capsys):
     progress, back = tmp_path / "out.parquet", tmp_path / "back.parquet"
-    asked = argparse.Namespace(table=table, data=root, out=progress, column="progress_sparse", overwrite=False)
-    assert reward_export(asked) == 0
-    options = argparse.Namespace(progress=progress, data=root, out=back, head="sparse", abstain=False)
-    assert reward_import(options) == 0
+    there = ["reward", "export", str(table), str(root), f"--out={progress}"]
+    assert cli.main(there) == 0
+    assert cli.main(there) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert cli.main([*there, "--overwrite", "--column=success_prob"]) == 0
+    assert cli.main([*there, "--overwrite"]) == 0
+    here = ["reward", "import", str(progress), str(root), f"--out={back}"]
+    assert cli.main(here) == 0
     assert "32 frames, judged by judge@1" in capsys.readouterr().out
     for before, after in zip(said, read_reward_table(back, read_episodes(root)), strict=True):
         np.testing.assert_allclose(after.progress, before.progress, atol=1e-7)
-    with pytest.raises(DataError, match="already exists"):
-        reward_import(options)
+    assert cli.main(here) == 2
+    assert capsys.readouterr().err.startswith(f"robo-rl: {back}: already exists")

@@ -78,7 +78,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
-    reward = commands.add_parser("reward", help="reward models: fit, audit, score", allow_abbrev=False)
+    reward = commands.add_parser("reward", help="reward models: fit, audit, score, exchange", allow_abbrev=False)
     actions = reward.add_subparsers(dest="action", metavar="ACTION", required=True)
     described = "judge file, e.g. configs/judges/progress.yaml, or experiment file"
     fit = add(actions, "fit", "fit a judge to datasets", config=True, file=described)
@@ -102,6 +102,22 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     score.add_argument("--skip-bad", action="store_true", help="leave out and list episodes that cannot be scored")
     score.add_argument("--workers", type=int, default=1, help="processes on this machine (default: 1)")
     score.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="score part I of N, on this GPU say")
+    _exchange_parsers(actions, add)
+
+
+def _exchange_parsers(actions: argparse._SubParsersAction, add: Callable[..., argparse.ArgumentParser]) -> None:
+    export = add(actions, "export", "write a reward table as a progress file for lerobot's RA-BC weighting")
+    export.add_argument("table", type=Path, help="reward table, e.g. data/rollouts/rewards/first.parquet")
+    export.add_argument("data", type=Path)
+    export.add_argument("--out", type=Path, required=True, help="lerobot looks for DATA/sarm_progress.parquet")
+    export.add_argument("--column", default="progress_sparse", help="column of the table that is the progress")
+    export.add_argument("--overwrite", action="store_true")
+    read = add(actions, "import", "read a progress file of lerobot (SARM, Robometer, TOPReward) as a reward table")
+    read.add_argument("progress", type=Path, help="e.g. sarm_progress.parquet")
+    read.add_argument("data", type=Path)
+    read.add_argument("--out", type=Path, required=True, help="reward table to write")
+    read.add_argument("--head", default="sparse", choices=("sparse", "dense"))
+    read.add_argument("--abstain", action="store_true", help="frames without an answer repeat the nearest one's")
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
@@ -114,6 +130,8 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward fit": reward_commands.reward_fit,
         "reward audit": reward_commands.reward_audit,
         "reward score": reward_commands.reward_score,
+        "reward export": reward_commands.reward_export,
+        "reward import": reward_commands.reward_import,
         "eval": commands.evaluate,
         "report": commands.report,
         "doctor": commands.doctor,
