@@ -102,6 +102,9 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     score.add_argument("--skip-bad", action="store_true", help="leave out and list episodes that cannot be scored")
     score.add_argument("--workers", type=int, default=1, help="processes on this machine (default: 1)")
     score.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="score part I of N, on this GPU say")
+    merge = add(actions, "merge", "put the parts that --shard made together")
+    merge.add_argument("parts", type=Path, nargs="+")
+    merge.add_argument("--out", type=Path, required=True, help="reward table to write")
     _exchange_parsers(actions, add)
 
 
@@ -130,6 +133,7 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward fit": reward_commands.reward_fit,
         "reward audit": reward_commands.reward_audit,
         "reward score": reward_commands.reward_score,
+        "reward merge": reward_commands.reward_merge,
         "reward export": reward_commands.reward_export,
         "reward import": reward_commands.reward_import,
         "eval": commands.evaluate,
