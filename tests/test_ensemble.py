@@ -107,6 +107,8 @@ def test_who_abstains_is_left_out() -> None:
     # steps 0 and 1 touch a frame where only one speaks, 2 and 3 one where nobody does, 4 none
     np.testing.assert_allclose(signal.tri_state[:, 0], [0, 0, 0.5, 0.5, 0.5])
     np.testing.assert_allclose(combined(silent, speaking, readout="worst").progress, 0.1, rtol=1e-6)
+    low = Fixed("low", progress=[0.0] * 6, abstained=silent.said["abstained"])  # its repeated 0 is no word of its own
+    np.testing.assert_allclose(combined(low, speaking, readout="worst").progress, [0.1, 0, 0.1, 0, 0, 0], rtol=1e-6)
 
 
 def test_the_ensemble_is_named_by_its_members() -> None:
