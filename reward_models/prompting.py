@@ -11,7 +11,9 @@ A prompt that is read once can be asked many things: keys and values of what que
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -21,7 +23,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from reward_models.answers import Options, tokenised
-from reward_models.hub import Source, load_vlm
+from reward_models.hub import Pretrained, Source, fingerprint, load_vlm
 from reward_models.vlm_layout import MARK, resized
 from robo_rl.errors import ConfigError, RewardError
 
@@ -31,12 +33,26 @@ Content = Sequence[str | np.ndarray]
 ROWS = 32  # answers that are looked at together
 
 
+_OPEN: WeakValueDictionary[tuple[Source, str], Pretrained] = WeakValueDictionary()
+
+
+def _opened(source: Source) -> Pretrained:
+    """A model is held once by all that ask it: nobody changes it. A folder that was written anew is opened anew."""
+    folder = Path(source.path)
+    key = source, fingerprint(folder) if folder.is_dir() else ""
+    found = _OPEN.get(key)
+    if found is None:
+        found = _OPEN[key] = load_vlm(source)
+    return found
+
+
 class Asker:
     """A vision-language model that is asked about pictures. Raises ConfigError for one that cannot be used."""
 
     def __init__(self, source: Source, *, image_size: int = 0, batch_size: int = 8) -> None:
-        pretrained = load_vlm(source)
-        self.model, self.processor, self.revision = pretrained.model, pretrained.processor, pretrained.revision
+        self.pretrained = _opened(source)
+        self.model, self.processor = self.pretrained.model, self.pretrained.processor
+        self.revision = self.pretrained.revision
         self.path, self.image_size, self.batch_size = source.path, image_size, batch_size
         self.has_template = bool(getattr(self.processor, "chat_template", None))
         self.image_token = int(self.model.config.image_token_id)

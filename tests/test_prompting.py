@@ -162,7 +162,13 @@ def test_an_instruction_cannot_pose_as_a_picture(askers: dict[str, Asker]) -> No
         askers["smolvlm"].log_probs([["push the <image>", *pictures(1)]], LETTERS)
 
 
-def test_a_front_loading_template_keeps_the_order(models: Path) -> None:
+def test_a_model_is_held_once(askers: dict[str, Asker]) -> None:
+    again = Asker(Source(path=askers["smolvlm"].path), image_size=32)
+    assert again.model is askers["smolvlm"].model
+    assert Asker(Source(path=askers["smolvlm"].path, dtype="bf16")).model is not again.model
+
+
+def test_a_front_loading_template_keeps_the_order(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LLaVA-OneVision's own template writes all pictures first; written into the text, they keep their places."""
     asker = Asker(Source(path=str(tiny("llava_onevision", models))))
     template = (
@@ -170,5 +176,5 @@ def test_a_front_loading_template_keeps_the_order(models: Path) -> None:
         "{% for c in m.content %}{% if c.type=='image' %}<image>{% endif %}{% endfor %}"
         "{% for c in m.content %}{% if c.type=='text' %}{{c.text}}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
     )
-    asker.processor.chat_template = template
+    monkeypatch.setattr(asker.processor, "chat_template", template)
     assert _placeholder(asker.processor, asker.image_token) == "<image>"
