@@ -4,8 +4,8 @@ A prompt is text and pictures in order. Its placeholders are written into one te
 OneVision's) move all pictures to the front. The answers' probabilities are read from logits, so that a model always
 answers; text is written only where it must be parsed (`answers`).
 
-A prompt that is read once can be asked many things: keys and values of what questions have in common are kept
-(`Reading`). What comes out equals one pass a question, up to rounding.
+A prompt that is read once can be asked many things (`reading`). What comes out equals one pass a question, up to
+rounding.
 """
 
 from __future__ import annotations
@@ -19,18 +19,15 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
-from reward_models.answers import Options, tokenised
+from reward_models.answers import tokenised
 from reward_models.hub import Pretrained, Source, fingerprint, load_vlm
+from reward_models.reading import Reading
 from reward_models.vlm_layout import MARK, resized
 from robo_rl.errors import ConfigError, RewardError
 
 Content = Sequence[str | np.ndarray]
 """A prompt: text, and pictures uint8 (H, W, 3), in the order in which the model meets them."""
-
-ROWS = 32  # answers that are looked at together
 
 
 _OPEN: WeakValueDictionary[tuple[Source, str], Pretrained] = WeakValueDictionary()
@@ -50,10 +47,13 @@ class Asker:
     """A vision-language model that is asked about pictures. Raises ConfigError for one that cannot be used."""
 
     def __init__(self, source: Source, *, image_size: int = 0, batch_size: int = 8) -> None:
+        if source.attention == "flash_attention_2":
+            raise ConfigError(f"{source.path}: answers are compared with a mask, which needs attention sdpa or eager")
         self.pretrained = _opened(source)
         self.model, self.processor = self.pretrained.model, self.pretrained.processor
         self.revision = self.pretrained.revision
         self.path, self.image_size, self.batch_size = source.path, image_size, batch_size
+        self.attention = source.attention
         self.has_template = bool(getattr(self.processor, "chat_template", None))
         self.image_token = int(self.model.config.image_token_id)
         self.placeholder = _placeholder(self.processor, self.image_token)
@@ -159,112 +159,6 @@ class Asker:
             return None
         known = ("input_ids", "mm_token_type_ids", "image_grid_thw", "attention_mask")
         return self.model.model.get_rope_index(**{name: inputs[name] for name in known if name in inputs})[0]
-
-
-class Reading:
-    """A prompt whose keys and values are kept. Questions to it, or to a part of it, look at them and add nothing."""
-
-    def __init__(self, asker: Asker, content: Content) -> None:
-        self.asker, self.content = asker, list(content)
-        self.inputs = asker.inputs([content])
-        self.cache = DynamicCache()  # without a configuration: it keeps all, also where attention slides
-        asker.model(**self.inputs, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-
-    @torch.inference_mode()
-    def log_probs(
-        self, options: Sequence[str], starts: Sequence[str] = ("",), *, cut: int | None = None, tail: Sequence[str] = ()
-    ) -> np.ndarray:
-        """Log-probability of each option after each beginning of an answer: float64 (starts, options).
-
-        With `cut`, the prompt is its first `cut` parts and then the texts `tail`. Beginnings do not know of each other.
-        """
-        inputs = self.inputs
-        if cut is not None:
-            content = [*self.content[:cut], *tail]
-            inputs = self.asker.inputs([content])
-        kept = self._kept(inputs["input_ids"][0])
-        if kept is None:  # a part of the prompt shows its pictures with other tokens
-            return Reading(self.asker, content).log_probs(options, starts)
-        made = [tokenised(self.asker.tokenizer, start, options) for start in starts]
-        asked = _Questions(made)
-        values = self._follow(inputs, kept, asked.rows, max(asked.scored))
-        return asked.collect(values)
-
-    def _kept(self, ids: Tensor) -> int | None:
-        """How many tokens of the kept ones begin this prompt; None when what is left holds pictures."""
-        own = self.inputs["input_ids"][0]
-        size = min(len(own), len(ids))
-        same = (own[:size] == ids[:size]).long().cumprod(0)
-        kept = min(int(same.sum()), len(ids) - 1)
-        return None if bool((ids[kept:] == self.asker.image_token).any()) else kept
-
-    def _follow(self, inputs: dict[str, Tensor], kept: int, rows: list[list[int]], last: int) -> list[np.ndarray]:
-        """For each row of answer tokens, the log-probabilities of its last `last` tokens or fewer, in order."""
-        model, device = self.asker.model, self.asker.device
-        rest = inputs["input_ids"][0, kept:].tolist()
-        positions = self.asker.positions(inputs)
-        found: list[np.ndarray] = []
-        for chunk in _chunks(rows, ROWS):
-            longest = max(len(row) for row in chunk)
-            # the last token of an answer is asked for, not looked at; padding stands behind and is never looked at
-            padded = torch.tensor([rest + row[:-1] + [0] * (longest - len(row)) for row in chunk], device=device)
-            first = min(max(len(row) - last, 0) for row in chunk)
-            seen = torch.arange(len(rest) - 1 + first, padded.shape[1], device=device)
-            where: dict[str, Any] = {}
-            if positions is not None:
-                own = positions[:, :, kept:]
-                after = own.max() + 1 + torch.arange(padded.shape[1] - len(rest), device=device)
-                where["position_ids"] = torch.cat([own, after.expand(3, 1, -1)], 2).expand(-1, len(chunk), -1)
-            past = _looked_at(self.cache, kept, len(chunk))
-            out = model(input_ids=padded, past_key_values=past, use_cache=True, logits_to_keep=seen, **where)
-            log_p = F.log_softmax(out.logits.float(), -1)
-            for number, row in enumerate(chunk):
-                wanted = torch.tensor(row[first:], device=device)
-                found.append(log_p[number, torch.arange(len(wanted), device=device), wanted].double().cpu().numpy())
-        return found
-
-
-class _Questions:
-    """The rows of tokens that must be run to compare options, and what their probabilities mean."""
-
-    def __init__(self, made: Sequence[Options]) -> None:
-        self.made = made
-        self.rows = [[*o.shared, *branch] for o in made for branch in o.branches]
-        # where options part at once their first tokens are compared, else all tokens from there on
-        self.scored = [1 if o.part_at_once else len(branch) for o in made for branch in o.branches]
-        self.rows = [
-            row if not o.part_at_once else row[: len(o.shared) + 1]
-            for o, rows in zip(made, _chunks(self.rows, len(made[0].branches)), strict=True)
-            for row in rows
-        ]
-
-    def collect(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """Sums over the scored tokens: (questions, options)."""
-        sums = [value[len(value) - scored :].sum() for value, scored in zip(values, self.scored, strict=True)]
-        return np.array(sums).reshape(len(self.made), -1)
-
-
-class _Looked(DynamicLayer):
-    """Keys and values that a pass looks at together with its own; nothing is added to them."""
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        super().__init__()
-        self.lazy_initialization(keys, values)
-        self.keys, self.values = keys, values
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        return torch.cat([self.keys, key_states], -2), torch.cat([self.values, value_states], -2)
-
-
-def _looked_at(cache: DynamicCache, kept: int, rows: int) -> DynamicCache:
-    """The first `kept` tokens of a cache of one row, for several rows; costs no memory."""
-    made = DynamicCache()
-    for layer in cache.layers:
-        if layer.keys is None or layer.values is None:
-            raise RewardError("a layer keeps no keys and values; this architecture is not supported")
-        keys, values = (part[:, :, :kept].expand(rows, -1, -1, -1) for part in (layer.keys, layer.values))
-        made.layers.append(_Looked(keys, values))
-    return made
 
 
 def _placeholder(processor: Any, image_token: int) -> str:

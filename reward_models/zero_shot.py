@@ -32,7 +32,7 @@ class AskedConfig:
     path: str  # hub id or folder of an image-text model
     revision: str = ""
     dtype: str = "fp32"  # fp32 | bf16 | fp16
-    attention: str = "sdpa"  # eager | sdpa | flash_attention_2
+    attention: str = "sdpa"  # eager | sdpa
     device: str = "cpu"
     name: str = "asked"
     cameras: tuple[str, ...] = ()  # shown together for every frame; empty: the episode's first camera

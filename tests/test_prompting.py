@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from reward_models.answers import tokenised
 from reward_models.hub import Source
 from reward_models.prompting import Asker, Content, _placeholder
+from reward_models.reading import _Tree
 from robo_rl.errors import ConfigError, RewardError
 
 # transformers' InternVL processor hands a tensor to numpy.cumsum
@@ -94,6 +95,38 @@ def test_answers_of_several_tokens_have_the_probability_of_one_official_pass(
         np.testing.assert_allclose(row, expected, atol=ROUNDING)
 
 
+def test_eager_attention_and_a_short_window(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for family, attention in (("gemma3", "sdpa"), ("gemma3", "eager"), ("smolvlm", "eager")):
+        asker = Asker(Source(path=str(tiny(family, models)), attention=attention))
+        content = prompts(family)[0]
+        before = asker.read(content).log_probs(PERCENT, ["Frame 1: "])
+        if family == "gemma3":  # shorter than the prompt
+            text = asker.model.model.language_model.config
+            assert asker.model.config.get_text_config() is text
+            monkeypatch.setattr(text, "sliding_window", 12)
+        found = asker.read(content).log_probs(PERCENT, ["Frame 1: "])
+        if family == "gemma3":
+            assert np.abs(found - before).max() > 1e-3
+        options = tokenised(asker.tokenizer, "Frame 1: ", PERCENT)
+        expected = [forced(asker, content, [*options.shared, *b], len(b)) for b in options.branches]
+        np.testing.assert_allclose(found[0], expected, atol=ROUNDING)
+        monkeypatch.undo()
+
+
+def test_what_answers_begin_with_is_run_once() -> None:
+    # 7 | 1 2 x, 1 2 y, 1 3: the shared 1 and 2 stand once; x, y, 3 are asked for, not run
+    tree = _Tree([7], [([1, 2, 8], 1), ([1, 2, 9], 1), ([1, 3], 2)])
+    assert tree.tokens == [7, 1, 2]
+    assert tree.depth().tolist() == [0, 1, 2]
+    assert tree.ancestors().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert tree.asked == [0, 1, 2]
+    assert tree.scored() == ([2, 2, 0, 1], [8, 9, 1, 3], [0, 1, 2, 2])
+    apart = _Tree([7], [([1, 2], 1), ([3, 4], 1)])
+    assert apart.tokens == [7, 1, 3]
+    assert apart.ancestors().tolist() == [[1, 0, 0], [1, 1, 0], [1, 0, 1]]  # 3 does not see 1
+    assert apart.depth().tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_first_token_after_a_beginning(askers: dict[str, Asker], family: str) -> None:
     asker, content = askers[family], prompts(family)[0]
@@ -160,6 +193,11 @@ def test_one_picture_where_there_is_no_chat_template(askers: dict[str, Asker]) -
 def test_an_instruction_cannot_pose_as_a_picture(askers: dict[str, Asker]) -> None:
     with pytest.raises(RewardError, match="the sign of a picture"):
         askers["smolvlm"].log_probs([["push the <image>", *pictures(1)]], LETTERS)
+
+
+def test_attention_without_masks_is_refused(models: Path) -> None:
+    with pytest.raises(ConfigError, match="needs attention sdpa or eager"):
+        Asker(Source(path=str(tiny("smolvlm", models)), attention="flash_attention_2"))
 
 
 def test_a_model_is_held_once(askers: dict[str, Asker]) -> None:
