@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from reward_models.fast_vision import speed_up
 from reward_models.hub import Source, load_vlm
 from reward_models.vlm_layout import (
     IMAGE,
@@ -110,6 +111,7 @@ class VlmBackbone(nn.Module):
         self.processor, self.revision = pretrained.processor, pretrained.revision
         whole = pretrained.model
         self.model = whole.model if hasattr(whole, "model") else whole
+        speed_up(self.model)
         self._language = [_decoder(self.model)]  # in a list: it is registered as part of `model` already
         text = self.model.config.get_text_config()
         self.dim = int(text.hidden_size)
@@ -176,6 +178,11 @@ class VlmBackbone(nn.Module):
         if self._layout is None:
             raise RewardError("the backbone has not encoded a frame yet")
         return self._layout
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step, 0 while no frame has been seen."""
+        return 0 if self._layout is None else self._layout.length
 
     def camera_places(self) -> list[slice]:
         """Where each camera's image tokens are along the third axis of features (B, L, tokens, width)."""

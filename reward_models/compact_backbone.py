@@ -49,6 +49,11 @@ class CompactBackbone(nn.Module):
         with mixed_precision(self.config.precision):
             return self.network.maps(frames).float()
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of one step."""
+        return 1
+
     def camera_places(self) -> list[slice]:
         """Where each camera is along the third axis of features (B, L, cameras, ...)."""
         return [slice(number, number + 1) for number in range(len(self.cameras))]

@@ -43,6 +43,7 @@ OBJECTIVES: dict[str, tuple[Any, Any]] = {
     "rating": (RatingConfig, Rating),
 }
 _CONFIG, _PARAMETERS = "config.json", "model.safetensors"
+BLOCK_TOKENS = 448  # fewer leave a processor idle, more cost attention that a window throws away
 _SIGNAL = ("progress", "success_prob", "tri_state", "uncertainty")
 
 
@@ -57,15 +58,15 @@ class CausalConfig:
     backbone: Mapping[str, Any]  # {type: compact | vlm, ...options}
     objectives: Mapping[str, Mapping[str, Any]]  # {progress: {...}, td_success: {...}}
     stride: int = 1  # one frame in `stride` is looked at, and the last; those between are interpolated
-    block: int = 64  # frames of an episode that go through the backbone together; bounds memory
+    block: int = 0  # frames of an episode that go through the backbone together; 0: as many as suit its tokens
     together: int = 1  # episodes that go through side by side: fills a GPU, wastes a CPU's time on padding
 
     def __post_init__(self) -> None:
         if not self.name or "@" in self.name:
             raise ConfigError(f"judge.name must be a word without '@', got {self.name!r}")
-        if min(self.stride, self.block, self.together) < 1:
-            given = (self.stride, self.block, self.together)
-            raise ConfigError(f"judge: stride, block and together must be at least 1, got {given}")
+        if min(self.stride, self.together) < 1 or self.block < 0:
+            given = (self.stride, self.together, self.block)
+            raise ConfigError(f"judge: stride and together must be at least 1, block at least 0, got {given}")
         if not self.objectives:
             raise ConfigError(f"judge.objectives: name at least one of {', '.join(OBJECTIVES)}")
         for objective in self.objectives:
@@ -211,8 +212,9 @@ class CausalJudge:
         readings = [
             EpisodeReading(episode, looked_at(len(episode) + 1, self.config.stride), parts) for episode in group
         ]
-        for first in range(0, max(len(reading.frames) for reading in readings), self.config.block):
-            chosen = [reading.block(first, self.config.block) for reading in readings]
+        block = self.config.block or self._block(group[0])
+        for first in range(0, max(len(reading.frames) for reading in readings), block):
+            chosen = [reading.block(first, block) for reading in readings]
             width = max(len(frames) for frames in chosen)
             padded = [np.concatenate([f, np.repeat(f[-1:], width - len(f))]) for f in chosen]
             images = {
@@ -226,6 +228,13 @@ class CausalJudge:
             for reading, states in zip(readings, hidden, strict=True):
                 reading.append(states[: max(0, len(reading.frames) - first)])
         return [reading.finished() for reading in readings]
+
+    def _block(self, episode: Trajectory) -> int:
+        """Frames that make about BLOCK_TOKENS tokens: a function of the frames' size alone."""
+        backbone = self.network.backbone
+        if not backbone.tokens:
+            backbone.encode({c: torch.from_numpy(np.array(episode.images[c][:1])) for c in backbone.cameras})
+        return int(np.clip(BLOCK_TOKENS // backbone.tokens, 8, 64))
 
     def _signal(self, episode: Trajectory, read: Readout, model_id: str) -> RewardSignal:
         extra = {key: value.astype(np.float32) for key, value in read.items() if key not in _SIGNAL}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from reward_models import hub
 from reward_models.backbone import VlmBackbone, VlmConfig
+from reward_models.fast_vision import PatchProduct, speed_up
 from reward_models.hub import Source, fingerprint, load_dual_encoder, load_vlm
 from reward_models.vlm_layout import IMAGE, REWARD, image_inputs, resized
 from reward_models.vlm_state import PREFIX, State, attention_rule
@@ -239,6 +240,25 @@ def test_columns_of_no_row_are_dropped() -> None:
     state.forget(2)  # the next frames are 2 and 1, and see one frame before them: 1 and 0
     assert state.frame.tolist() == [[PREFIX, 1], [PREFIX, 0]]
     assert bool(state.valid.all())
+
+
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+@torch.inference_mode()
+def test_the_faster_vision_tower_gives_the_same_features(models: Path, family: str) -> None:
+    """Pictures of one size in one call, of two sizes in several, and windows inside a picture (Qwen2.5)."""
+    plain, fast = (load_vlm(Source(path=str(tiny(family, models)))) for _ in range(2))
+    names = set(fast.model.state_dict())
+    speed_up(fast.model.model)
+    assert isinstance(fast.model.model.visual.patch_embed.proj, PatchProduct)
+    assert set(fast.model.state_dict()) == names
+    same = image_inputs(plain.processor, frames(5, size=96)["front"])
+    small = image_inputs(plain.processor, frames(2, size=64)["front"])
+    mixed = {name: torch.cat([same[name], small[name]]) for name in ("pixel_values", "image_grid_thw")}
+    for inputs in (same, mixed):
+        one, other = (m.model.model.get_image_features(**inputs).pooler_output for m in (plain, fast))
+        assert len(one) == len(inputs["image_grid_thw"])
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(one, other, strict=True))
+    speed_up(load_vlm(Source(path=str(tiny("smolvlm", models)))).model.model)  # other towers are left alone
 
 
 def test_layout_puts_the_reward_token_last(models: Path) -> None:

@@ -463,7 +463,7 @@ def test_episodes_side_by_side_do_not_disturb_each_other(models: Path, family: s
         ({"backbone": {"type": "big"}}, "backbone.type must be one of compact, vlm"),
         ({"backbone": {"type": "compact", "widow": 3}}, "backbone.widow: unknown key"),
         ({"objectives": {"hop": {"fusion": "max"}}}, "fusion must be mean or consistent"),
-        ({"stride": 0}, "stride, block and together must be at least 1"),
+        ({"stride": 0}, "stride and together must be at least 1"),
         ({"name": "a@b"}, "a word without '@'"),
         ({"backbone": {"type": "vlm"}}, "backbone"),
     ],
