@@ -327,7 +327,7 @@ MISTAKES = {
         read_subtasks,
         "e0/x.json",
         '[{"start_frame_id": 0, "end_frame_id": 2}, {"start_frame_id": 2, "end_frame_id": 60}]',
-        "row 2: frame 60 is beyond episode 'e0', whose frames are 0 to 6; at another frame rate?",
+        "row 2: frame 60 is beyond episode 'e0', whose frames are 0 to 6; if frames were left out",
     ),
     "stranger": (
         read_subtasks,

@@ -102,6 +102,19 @@ def collect(options: argparse.Namespace) -> int:
     return 0
 
 
+def import_dataset(options: argparse.Namespace) -> int:
+    """`robo-rl import`: folders of videos without actions, as a LeRobotDataset."""
+    from robo_rl.data.import_videos import ImportConfig, import_videos
+
+    config = ImportConfig(size=options.size, fps=options.fps, instruction=options.instruction)
+    display, report = reporter("import")
+    found = import_videos(options.folder, options.out, config, progress_callback=report)
+    display.close()
+    named = f"; sub-tasks of {len(found.subtasks)} in labels/subtasks.csv" if found.subtasks else ""
+    print(f"{options.out}: {found.episodes} episodes, {found.frames} frames{named}")
+    return 0
+
+
 def train(options: argparse.Namespace) -> int:
     """`robo-rl train`: imitation from scratch, or an update of `--policy` with the credit the config names."""
     from robo_rl.app import steps

@@ -7,6 +7,7 @@ with file and row. See docs/data_format.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,6 +111,20 @@ def read_labels(
         success={} if success is None else read_outcomes(success, episodes),
         preferences=() if preferences is None else read_preferences(preferences, episodes),
     )
+
+
+def read_paraphrases(root: Path | str) -> dict[str, list[str]]:
+    """Other words for the instructions of a dataset, from its `labels/instructions.json`; {} where there are none."""
+    path = Path(root) / "labels" / "instructions.json"
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(found, dict) or not all(isinstance(texts, list) for texts in found.values()):
+        raise DataError(f"{path}: must be an object, from each instruction to the list of its paraphrases")
+    return {str(text): [str(other) for other in others] for text, others in found.items()}
 
 
 def read_directions(path: Path | str, episodes: EpisodeSet) -> dict[int, np.ndarray]:

@@ -101,8 +101,7 @@ def read_keyframes(path: Path, last: int | None = None) -> Subtasks:
     try:
         return in_order(spans, np.iinfo(np.int64).max if last is None else last, f"episode {path.parent.name!r}")
     except Misplaced as error:
-        hint = "" if last is None else f"; at another frame rate? `robo-rl import` writes {LABELS} at the dataset's own"
-        raise DataError(f"{path}: row {error.row}: {error.what}{hint}") from None
+        raise DataError(f"{path}: row {error.row}: {error.what}") from None
 
 
 def _keyframes(path: Path, episodes: EpisodeSet) -> dict[int, Subtasks]:
@@ -116,7 +115,11 @@ def _keyframes(path: Path, episodes: EpisodeSet) -> dict[int, Subtasks]:
         if name not in places:
             raise DataError(f"{file}: no episode is called {name!r}; {episodes.root} has {', '.join(list(places)[:3])}")
         place = places[name]
-        found[place] = read_keyframes(file, int(episodes.lengths[place]) - 1)
+        try:
+            found[place] = read_keyframes(file, int(episodes.lengths[place]) - 1)
+        except DataError as error:
+            hint = "if frames were left out, take the labels/subtasks.csv that `robo-rl import` wrote"
+            raise DataError(f"{error}; {hint}") from None
     return found
 
 
