@@ -9,16 +9,18 @@ from pathlib import Path
 
 import judge_toy as toy
 import pytest
+from tiny_models import tiny
 
 from reward_models.registry import load_judge
 from robo_rl.app.cli import main
 from robo_rl.app.config import read_tree
-from robo_rl.app.fit_file import fit_file, human_labels, is_judge_file, judge_settings
+from robo_rl.app.fit_file import fit_file, human_labels, is_judge_file
+from robo_rl.app.fitters import FITTERS, fitter
 from robo_rl.data import read_episodes, write_episodes
 from robo_rl.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(path for path in (ROOT / "configs" / "judges").glob("*.yaml") if read_tree(path)["type"] == "causal")
+FILES = sorted(path for path in (ROOT / "configs" / "judges").glob("*.yaml") if read_tree(path)["type"] in FITTERS)
 SMALL = """
 type: causal
 name: small
@@ -43,7 +45,7 @@ def nothing(done: int, total: int) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_file_in_configs_is_understood(path: Path) -> None:
     assert is_judge_file(path)
-    judge_settings(read_tree(path), str(path))
+    fitter(read_tree(path), str(path))
 
 
 def test_experiments_are_not_judge_files() -> None:
@@ -68,7 +70,7 @@ def test_overrides_reach_the_judge(dataset: Path, tmp_path: Path) -> None:
     [
         ("--fit.step=3", "judge.fit.step: unknown key; did you mean 'steps'"),
         ("--objectives.guess={}", "objectives.guess: not known"),
-        ("--type=gvl", "only judges of `type: causal` are fitted"),
+        ("--type=gvl", "type 'gvl' is not fitted"),
         ("--fit.steps=0", "judge.fit.steps must be positive"),
     ],
 )
@@ -125,15 +127,40 @@ def test_label_files_reach_the_fit(dataset: Path, tmp_path: Path) -> None:
     (tmp_path / "steps.csv").write_text(f"episode_index,from_frame,to_frame,label\n0,0,{last},-1\n")
     (tmp_path / "pairs.csv").write_text("episode_a,episode_b,preferred\n0,2,b\n1,3,tie\n")
     files = {"directions": tmp_path / "steps.csv", "preferences": tmp_path / "pairs.csv"}
-    labels = human_labels(episodes, files, [dataset])
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    labels = human_labels(episodes, files)
     assert set(labels.direction[0].tolist()) == {-1}
     assert labels.preferences == [((2, 0, -1), (0, 0, -1))]
     with pytest.raises(ConfigError, match="belong to one dataset, but 2 were given"):
-        human_labels(episodes, files, [dataset, dataset])
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL)
+        fit_file(file, [], [dataset, dataset], tmp_path / "judge", report=nothing, labels=files)
     options = [f"--{name}={path}" for name, path in files.items()]
     quick = ["--fit.steps=2", "--fit.trunk_steps=1", "--objectives={tri_state: {}, progress: {}}"]
     assert main([*command(file, dataset, tmp_path / "judge"), *options, *quick]) == 0
     (tmp_path / "pairs.csv").write_text("episode_a,episode_b,preferred\n0,77,b\n")
     assert main([*command(file, dataset, tmp_path / "other"), *options, *quick]) == 2
+
+
+def test_comparisons_of_people_and_of_a_model_are_fitted(
+    dataset: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path / "preference.yaml"
+    file.write_text("type: preference\nname: better\nfit: {steps: 3, held_out: 0.0}\n")
+    assert main(command(file, dataset, tmp_path / "none")) == 2  # nothing to learn from
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("episode_a,frame_a,episode_b,frame_b,preferred\n0,1,0,8,b\n2,9,2,0,a\n")
+    assert main([*command(file, dataset, tmp_path / "people"), f"--preferences={pairs}"]) == 0
+    model = tiny("qwen3_vl", tmp_path_factory.getbasetemp() / "tiny")
+    asked = [*command(file, dataset, tmp_path / "model"), f"--ask={{path: {model}, pairs: 12, margin: 0.0, min_mass: 0.0}}"]
+    assert main(asked) == 0
+    for name in ("people", "model"):
+        signals = load_judge(tmp_path / name).score(read_episodes(dataset))
+        assert "reward" in signals[0].extra
+
+
+def test_a_similarity_judge_is_fitted(dataset: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path / "similarity.yaml"
+    model = tiny("siglip", tmp_path_factory.getbasetemp() / "tiny")
+    file.write_text(f"type: similarity\npath: {model}\nfit: {{steps: 3, batch_size: 4}}\n")
+    assert main(command(file, dataset, tmp_path / "judge")) == 0
+    assert len(load_judge(tmp_path / "judge").score(read_episodes(dataset))) == 8

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from robo_rl.app.config import read_tree
+from robo_rl.app.fitters import FitJob, fitter
 from robo_rl.errors import ConfigError, DataError
 
 Report = Callable[[int, int], None]
@@ -69,47 +70,35 @@ def fit_file(
 
     Raises ConfigError for a wrong file, DataError for data that teaches nothing.
     """
-    from reward_models.causal_fit import fit_causal
-    from reward_models.judge import CausalJudge
     from robo_rl.data import concat, read_episodes
 
     if out.exists():
         raise DataError(f"{out}: already exists; choose another --out or remove it")
-    tree = read_tree(path, overrides)
-    model, settings = judge_settings(tree, str(path))
-    seed = int(tree.get("seed", 0))
+    tree, files = read_tree(path, overrides), labels or {}
+    fit = fitter(tree, str(path))
     episodes = concat([read_episodes(folder) for folder in data])
-    judge = CausalJudge(model, seed=seed) if previous is None else CausalJudge.load(previous)
+    if len(data) > 1 and files:
+        raise ConfigError(f"reward fit: label files belong to one dataset, but {len(data)} were given with --data")
+    pairs = {"preferences": files["preferences"]} if tree["type"] == "preference" and "preferences" in files else {}
+    given = human_labels(episodes, {name: file for name, file in files.items() if name not in pairs})
     mark = json.dumps(
-        {"file": tree, "previous": str(previous), "data": episodes.fingerprint, "labels": _hashes(labels or {})},
+        {"file": tree, "previous": str(previous), "data": episodes.fingerprint, "labels": _hashes(files)},
         sort_keys=True,
     )
-    given = human_labels(episodes, labels or {}, data)
     workdir = _workdir(out, mark)
-    fit_causal(
-        judge,
-        episodes,
-        settings,
-        seed=seed,
-        workdir=workdir,
-        labels=given,
-        progress_callback=report,
-        warm_start=previous is not None,
-    )
+    judge = fit(FitJob(tree, episodes, given, files, previous, workdir, report))
     judge.save(out)
     shutil.rmtree(workdir)
     return judge
 
 
-def human_labels(episodes: Any, files: Mapping[str, Path], data: Sequence[Path]) -> Any:
+def human_labels(episodes: Any, files: Mapping[str, Path]) -> Any:
     """`HumanLabels` of label files (docs/data_format.md), None without any. Raises DataError naming file and row."""
     from reward_models.targets import HumanLabels
     from robo_rl.data.labels import read_labels
 
     if not files:
         return None
-    if len(data) > 1:
-        raise ConfigError(f"reward fit: label files belong to one dataset, but {len(data)} were given with --data")
     read = read_labels(episodes, **{LABELS[name]: path for name, path in files.items()})
     better = []
     for preference in read.preferences:
@@ -138,21 +127,6 @@ def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
             digest.update(file.read_bytes() if file.exists() else b"")
         made[name] = digest.hexdigest()
     return made
-
-
-def judge_settings(tree: Mapping[str, Any], where: str) -> tuple[Any, Any]:
-    """(CausalConfig, CausalFitConfig) of a judge file. Raises ConfigError naming the file."""
-    from reward_models.causal_fit import CausalFitConfig
-    from reward_models.judge import CausalConfig
-    from robo_rl.app.build import options
-
-    if tree.get("type") != "causal":
-        raise ConfigError(f"{where}: only judges of `type: causal` are fitted, this is {tree.get('type')!r}")
-    values = {key: value for key, value in tree.items() if key not in ("type", "fit", "seed")}
-    try:
-        return options(CausalConfig, values, "judge"), options(CausalFitConfig, tree.get("fit") or {}, "judge.fit")
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def _workdir(out: Path, mark: str) -> Path:
