@@ -150,7 +150,7 @@ def test_comparisons_of_people_and_of_a_model_are_fitted(
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("episode_a,frame_a,episode_b,frame_b,preferred\n0,1,0,8,b\n2,9,2,0,a\n")
     assert main([*command(file, dataset, tmp_path / "people"), f"--preferences={pairs}"]) == 0
-    model = tiny("qwen3_vl", tmp_path_factory.getbasetemp() / "tiny")
+    model = tiny("gemma3", tmp_path_factory.getbasetemp() / "tiny")
     asked = [*command(file, dataset, tmp_path / "model"), f"--ask={{path: {model}, pairs: 12, margin: 0.0, min_mass: 0.0}}"]
     assert main(asked) == 0
     for name in ("people", "model"):
