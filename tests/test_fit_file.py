@@ -14,7 +14,7 @@ from tiny_models import tiny
 from reward_models.registry import load_judge
 from robo_rl.app.cli import main
 from robo_rl.app.config import read_tree
-from robo_rl.app.fit_file import fit_file, human_labels, is_judge_file
+from robo_rl.app.fit_file import episode_numbers, fit_file, human_labels, is_judge_file
 from robo_rl.app.fitters import FITTERS, fitter
 from robo_rl.data import read_episodes, write_episodes
 from robo_rl.errors import ConfigError, DataError
@@ -151,7 +151,10 @@ def test_comparisons_of_people_and_of_a_model_are_fitted(
     pairs.write_text("episode_a,frame_a,episode_b,frame_b,preferred\n0,1,0,8,b\n2,9,2,0,a\n")
     assert main([*command(file, dataset, tmp_path / "people"), f"--preferences={pairs}"]) == 0
     model = tiny("gemma3", tmp_path_factory.getbasetemp() / "tiny")
-    asked = [*command(file, dataset, tmp_path / "model"), f"--ask={{path: {model}, pairs: 12, margin: 0.0, min_mass: 0.0}}"]
+    asked = [
+        *command(file, dataset, tmp_path / "model"),
+        f"--ask={{path: {model}, pairs: 12, margin: 0.0, min_mass: 0.0}}",
+    ]
     assert main(asked) == 0
     for name in ("people", "model"):
         signals = load_judge(tmp_path / name).score(read_episodes(dataset))
@@ -164,3 +167,16 @@ def test_a_similarity_judge_is_fitted(dataset: Path, tmp_path: Path, tmp_path_fa
     file.write_text(f"type: similarity\npath: {model}\nfit: {{steps: 3, batch_size: 4}}\n")
     assert main(command(file, dataset, tmp_path / "judge")) == 0
     assert len(load_judge(tmp_path / "judge").score(read_episodes(dataset))) == 8
+
+
+def test_some_episodes_with_their_labels(dataset: Path, tmp_path: Path) -> None:
+    assert episode_numbers("0, 3-5", 8) == [0, 3, 4, 5]
+    for text, says in (("1,x", "'x' is neither"), ("2-9", "there is no episode 8; the data has 8")):
+        with pytest.raises(ConfigError, match=says):
+            episode_numbers(text, 8)
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL)
+    quick = ["--fit.steps=2", "--fit.trunk_steps=1"]
+    some = fit_file(file, quick, [dataset], tmp_path / "some", report=nothing, chosen="0-3")
+    whole = fit_file(file, quick, [dataset], tmp_path / "whole", report=nothing)
+    assert some.model_id != whole.model_id

@@ -86,6 +86,7 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     fit.add_argument("--out", type=Path, required=True, help="judge folder to write")
     fit.add_argument("--judge", type=Path, help="judge folder to continue from")
     fit.add_argument("--policy", type=Path, help="policy folder whose image encoder the judge starts from")
+    fit.add_argument("--episodes", help="numbers of the episodes to fit to, as 0,3-5 (default: all)")
     fit.add_argument("--directions", type=Path, help="csv or parquet: steps labelled +1, 0, -1 by people")
     fit.add_argument("--subtasks", type=Path, help="csv, parquet or annotated_keyframes.json: sub-task boundaries")
     fit.add_argument("--outcomes", type=Path, help="csv or parquet: success or not, of episodes without an outcome")

@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from robo_rl.app.config import read_tree
 from robo_rl.app.fitters import FitJob, fitter
 from robo_rl.errors import ConfigError, DataError
@@ -47,6 +49,7 @@ def command(options: argparse.Namespace, display: Any, report: Report) -> int:
         report=report,
         previous=options.judge,
         labels=files,
+        chosen=options.episodes,
     )
     display.close()
     print(f"judge: {options.out} ({judge.model_id})")
@@ -62,11 +65,13 @@ def fit_file(
     report: Report,
     previous: Path | None = None,
     labels: Mapping[str, Path] | None = None,
+    chosen: str | None = None,
 ) -> Any:
     """Fit the judge that a file describes to datasets and save it; returns it.
 
     While it runs, `<out>.partial` keeps its checkpoints. The same command goes on from them, one with another
     configuration or other data starts afresh. `labels`: files by what they hold, see `LABELS`.
+    `chosen`: numbers of the episodes to fit to, as "0,3-5"; None: all.
 
     Raises ConfigError for a wrong file, DataError for data that teaches nothing.
     """
@@ -81,6 +86,11 @@ def fit_file(
         raise ConfigError(f"reward fit: label files belong to one dataset, but {len(data)} were given with --data")
     pairs = {"preferences": files["preferences"]} if tree["type"] == "preference" and "preferences" in files else {}
     given = human_labels(episodes, {name: file for name, file in files.items() if name not in pairs})
+    if chosen is not None:
+        numbers = np.array(episode_numbers(chosen, len(episodes)))
+        episodes, given = episodes.select(numbers), None if given is None else given.select(numbers)
+        if pairs:
+            raise ConfigError("reward fit: --episodes does not go with comparisons; leave pairs out of their file")
     mark = json.dumps(
         {"file": tree, "previous": str(previous), "data": episodes.fingerprint, "labels": _hashes(files)},
         sort_keys=True,
@@ -90,6 +100,20 @@ def fit_file(
     judge.save(out)
     shutil.rmtree(workdir)
     return judge
+
+
+def episode_numbers(text: str, count: int) -> list[int]:
+    """ "0,3-5" -> [0, 3, 4, 5]. Raises ConfigError for what is no number or no episode."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise ConfigError(f"--episodes: {part!r} is neither a number nor a range; write it as 0,3-5")
+        numbers += range(int(first), int(last or first) + 1)
+    beyond = [number for number in numbers if number >= count]
+    if beyond:
+        raise ConfigError(f"--episodes: there is no episode {beyond[0]}; the data has {count}, from 0")
+    return sorted(set(numbers))
 
 
 def human_labels(episodes: Any, files: Mapping[str, Path]) -> Any:
