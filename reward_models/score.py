@@ -36,15 +36,15 @@ def score(
                 f"{judge.model_id}: {len(batch)} episodes from number {first} on, but {len(given)} opinions"
             )
         for episode, signal in zip(batch, given, strict=True):
-            _check(judge, episode, signal)
+            _check(episode, signal)
         signals += given
         if progress_callback is not None:
             progress_callback(len(signals), len(episodes))
     return signals
 
 
-def _check(judge: RewardModel, episode: Trajectory, signal: RewardSignal) -> None:
-    where = f"{judge.model_id}: episode {episode.episode_id!r}"
+def _check(episode: Trajectory, signal: RewardSignal) -> None:
+    where = f"{signal.model_id}: episode {episode.episode_id!r}"  # a judge may hash its parameters to tell its own
     if signal.episode_id != episode.episode_id:
         raise RewardError(f"{where}: the opinion is about {signal.episode_id!r}; a judge must keep the order")
     if len(signal.progress) != len(episode) + 1:

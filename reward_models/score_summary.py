@@ -44,6 +44,8 @@ class ScoreSummary:
         if self.scored_now:
             rate, (middle, high) = self.scored_now / max(self.seconds, 1e-9), self.ms_per_frame
             out.append(f"{rate:.1f} frames/s; {middle:.2f} ms a frame (95 % of groups below {high:.2f})")
+        else:
+            out.append("nothing was left to score")
         each = "" if self.processes == 1 else f" in each of {self.processes} processes"
         out.append(f"peak memory {self.peak_memory / 1e6:.0f} MB{each}")
         out.append(f"{self.abstained} frames without an answer; {len(self.skipped)} episodes skipped")

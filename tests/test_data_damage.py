@@ -195,6 +195,8 @@ def test_an_episode_without_frames_is_left_out(copied):
     assert [(one.number, one.why) for one in bad] == [(3, "it has 0 frames; an episode needs at least two")]
     assert [one.episode_id for one in found] == ["e0", "e1", "e2", "e4", "e5"]
     np.testing.assert_array_equal(found[3].state, episode(4, STEPS).state)
+    errors = [finding.where for finding in examine(copied) if finding.severity == "error"]
+    assert errors == ["episode e3"]
 
 
 def test_images_in_tables_are_skipped_one_by_one(saved, copied):

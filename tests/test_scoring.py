@@ -198,6 +198,7 @@ def test_a_finished_table_is_not_made_again_nor_written_over(data, whole, tmp_pa
     shutil.copy(whole, out)
     summary = run(judge, data, out)
     assert (asked(judge.log), summary.scored_now, summary.frames) == ([], 0, FRAMES)
+    assert "nothing was left to score" in summary.lines()
     for other, said in (
         (ToyJudge(model_id="toy@2"), "judge_id 'toy@1' where this has 'toy@2'"),
         (ToyJudge(prompt="done?"), "judge_prompt 'how far\\?' where this has 'done\\?'"),
@@ -666,6 +667,23 @@ def test_parts_by_command(judge_file, copied, tmp_path, capsys):
         reward_merge(Namespace(parts=both[:1], out=tmp_path / "n.parquet"))
     with pytest.raises(DataError, match="already exists"):
         reward_merge(Namespace(parts=both, out=tmp_path / "m.parquet"))
+
+
+def test_workers_by_command(judge_file, copied, monkeypatch, capsys):
+    # the processes themselves are tested above; here, that the command hands over what they need
+    seen: dict[str, object] = {}
+
+    def here(load: Callable[[], object], work: Work, **more: object) -> ScoreSummary:
+        seen.update(more, load=load)
+        return score_dataset(load(), work, say=quiet)
+
+    monkeypatch.setattr("reward_models.scoring_pool.score_in_processes", here)
+    assert command("score", judge_file, copied, "--workers=3") == 0
+    assert seen["workers"] == 3
+    assert seen["load"].args == (judge_file,)
+    assert seen["context"].get_start_method() in ("forkserver", "spawn")
+    assert command("score", judge_file, copied, "--workers=0") == 2
+    assert "--workers must be at least 1, got 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["3/2", "0/2", "1", "a/b", "1/0"])

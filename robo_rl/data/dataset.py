@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
+import pyarrow as pa
 
 from robo_rl.data import cache, layout
 from robo_rl.data.damage import BadEpisode, Damage
@@ -268,6 +269,7 @@ def read_episodes(root: Path | str, *, skip_bad: bool = False) -> EpisodeSet | t
     rows = read_rows(root)
     columns = read_columns(root, info, rows, damage)
     episodes = read_facts(root, info, columns, rows, damage)
+    pa.default_memory_pool().release_unused()  # tables take several times as much as the columns made of them
     mark = layout.fingerprint(root)
     fps = float(info["fps"])
     frames = {
