@@ -106,6 +106,12 @@ def _reward_parser(commands: argparse._SubParsersAction, add: Callable[..., argp
     merge = add(actions, "merge", "put the parts that --shard made together")
     merge.add_argument("parts", type=Path, nargs="+")
     merge.add_argument("--out", type=Path, required=True, help="reward table to write")
+    show = add(actions, "show", "what several judges said about episodes, as one HTML page")
+    show.add_argument("data", type=Path)
+    show.add_argument("tables", type=Path, nargs="+", help="reward tables")
+    show.add_argument("--out", type=Path, required=True, help="page to write")
+    show.add_argument("--episodes", help="numbers of the episodes to show, as 0,3-5 (default: the first six)")
+    show.add_argument("--subtasks", type=Path, help="sub-task boundaries: csv, parquet or annotated_keyframes.json")
     _exchange_parsers(actions, add)
 
 
@@ -135,6 +141,7 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward audit": reward_commands.reward_audit,
         "reward score": reward_commands.reward_score,
         "reward merge": reward_commands.reward_merge,
+        "reward show": reward_commands.reward_show,
         "reward export": reward_commands.reward_export,
         "reward import": reward_commands.reward_import,
         "eval": commands.evaluate,

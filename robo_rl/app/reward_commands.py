@@ -110,6 +110,13 @@ def reward_merge(options: argparse.Namespace) -> int:
     return 0
 
 
+def reward_show(options: argparse.Namespace) -> int:
+    """`robo-rl reward show`: several judges' curves on one page."""
+    from robo_rl.app import show
+
+    return show.command(options)
+
+
 def reward_export(options: argparse.Namespace) -> int:
     """`robo-rl reward export`: a reward table as a progress file that lerobot's RA-BC weighting reads."""
     from robo_rl.data import read_episodes

@@ -7,8 +7,8 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -47,6 +47,8 @@ class EpisodeView:
     tri_state: np.ndarray | None = None  # float32 (T, 3): progressive, stagnant, regressive
     weight: np.ndarray | None = None  # float32 (T,), sample weight of each step
     true_progress: np.ndarray | None = None  # float32 (T+1,)
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)  # further judges' progress, float32 (T+1,); not kept
+    marks: Sequence[float] = ()  # frames at which a part of the task begins; not kept on disk
     note: str = ""
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class EpisodeView:
             )
         steps = self.num_frames - 1
         _require(steps >= 1, f"{where}: {steps + 1} frame; a view has at least two")
+        for name, values in self.others.items():
+            _require(values.shape == (steps + 1,), f"{where}: {name} must be {(steps + 1,)}, got {values.shape}")
         shapes = ((steps + 1,), (steps + 1,), (steps, 3), (steps,), (steps + 1,))
         for name, shape in zip(_ARRAYS, shapes, strict=True):
             array = getattr(self, name)
@@ -94,7 +98,7 @@ class EpisodeHeader:
 
 def write_episode(folder: Path, episode: EpisodeView, where: str) -> dict[str, Any]:
     """Write the arrays as an .npz file named by its content; return what report.json keeps of the episode."""
-    skip = {"frames", *_ARRAYS}
+    skip = {"frames", "others", "marks", *_ARRAYS}
     text = {
         f.name: encode(getattr(episode, f.name), f"{where}.{f.name}") for f in fields(episode) if f.name not in skip
     }

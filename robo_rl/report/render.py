@@ -18,13 +18,13 @@ PAGE = "report.html"
 def render(data: ReportData) -> str:
     """The whole page. Everything a person wrote (instructions, notes, labels) is escaped."""
     episodes = viewer.in_reading_order(data.episodes)
-    return _fill(
-        _static("page.html"),
+    return fill(
+        static("page.html"),
         {
-            "style": _static("style.css"),
-            "page_js": _static("page.js"),
-            "tracks_js": _static("tracks.js"),
-            "viewer_js": _static("viewer.js"),
+            "style": static("style.css"),
+            "page_js": static("page.js"),
+            "tracks_js": static("tracks.js"),
+            "viewer_js": static("viewer.js"),
             "title": escape(data.title),
             "created": escape(data.created.replace("T", " ")[:16]),
             "verdict": sections.verdict(data),
@@ -56,13 +56,14 @@ def write_report(run_dir: Path | str) -> Path:
 def _viewer(episodes: list[EpisodeView]) -> str:
     if not episodes:
         return sections.NOT_RECORDED
-    return _fill(_static("viewer.html"), {"list": viewer.episode_list(episodes)})
+    return fill(static("viewer.html"), {"list": viewer.episode_list(episodes)})
 
 
-def _fill(template: str, values: dict[str, str]) -> str:
+def fill(template: str, values: dict[str, str]) -> str:
     """Replace every {{name}} once; what is put in is not searched again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match.group(1)], template)
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
+    """A file of `static/`."""
     return (resources.files("robo_rl.report") / "static" / name).read_text(encoding="utf-8")

@@ -56,6 +56,8 @@ def _facts(episode: EpisodeView, episodes: Sequence[EpisodeView]) -> dict[str, A
         "tri": _rounded(episode.tri_state),
         "weight": _rounded(episode.weight),
         "truth": _rounded(episode.true_progress),
+        "others": [{"name": name, "values": _rounded(values)} for name, values in episode.others.items()],
+        "marks": [round(float(frame), 2) for frame in episode.marks],
     }
 
 

@@ -40,6 +40,9 @@ class Tracks {
     if (episode.progress || episode.truth) {
       const lines = [];
       if (episode.truth) lines.push({ values: episode.truth, kind: "truth", name: "true" });
+      (episode.others ?? []).forEach((other, i) => {
+        lines.push({ values: other.values, kind: `other${i % 5}`, name: "" });
+      });
       if (episode.progress) lines.push({ values: episode.progress, kind: "progress", name: "judge" });
       tracks.push({ name: "Progress", height: 84, lines, top: 1 });
     }
@@ -111,6 +114,11 @@ class Tracks {
     markup += `<text class="tick" x="${Tracks.LEFT - 5}" y="${track.y + 4}" text-anchor="end">${top}</text>`;
     markup += `<text class="tick" x="${Tracks.LEFT - 5}" y="${bottom + 3}" text-anchor="end">0</text>`;
     if (track.steps) return markup + this.stairs(track);
+    if (track.name === "Progress") {
+      for (const frame of this.episode.marks ?? []) {
+        markup += `<path class="boundary" d="M${this.x(frame).toFixed(1)} ${track.y}V${bottom}"/>`;
+      }
+    }
     for (const line of track.lines) {
       const points = line.values.map((value, i) => `${this.x(i).toFixed(1)} ${this.y(track, value).toFixed(1)}`);
       markup += `<path class="curve ${line.kind}" d="M${points.join("L")}"/>`;
