@@ -57,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--policy", type=Path, help="policy folder to start from")
     train.add_argument("--judge", type=Path, help="judge folder: credit comes from it")
 
+    videos = add(commands, "import", "folders of videos, without actions, as a dataset for judges")
+    videos.add_argument("folder", type=Path, help="one sub-folder an episode, one video a camera")
+    videos.add_argument("--out", type=Path, required=True, help="dataset folder to write")
+    videos.add_argument("--size", type=int, help="pixels of the longer side (default: as they are)")
+    videos.add_argument("--fps", type=float, help="frames a second that are kept (default: all)")
+    videos.add_argument("--instruction", type=int, default=0, help="which of the paraphrases, from 0")
+
     _reward_parser(commands, add)
     evaluate = add(commands, "eval", "success of a policy over fixed held-out initial states", config=True)
     evaluate.add_argument("--policy", type=Path, required=True, help="policy folder")
@@ -136,6 +143,7 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
     return {
         "run": commands.run,
         "collect": commands.collect,
+        "import": commands.import_dataset,
         "train": commands.train,
         "reward fit": reward_commands.reward_fit,
         "reward audit": reward_commands.reward_audit,
