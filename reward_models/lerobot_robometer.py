@@ -22,7 +22,7 @@ from lerobot.rewards.robometer.modeling_robometer import convert_bins_to_continu
 from lerobot.rewards.robometer.processor_robometer import PROGRESS_PROMPT
 
 from reward_models.hub import fingerprint
-from reward_models.robometer_checkpoint import checkpoint_folder, load_robometer, options, robometer_encoder
+from reward_models.robometer_checkpoint import absolute, checkpoint_folder, load_robometer, options, robometer_encoder
 from reward_models.robometer_frames import FrameFeatures
 from reward_models.robometer_pass import Episode, RobometerPass, batches, quiet
 from reward_models.robometer_rows import frame_rows
@@ -171,7 +171,8 @@ class RobometerJudge:
         """Write `config.json`: the options and the revision they meant. The checkpoint itself is not copied."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"type": TYPE, "options": dataclasses.asdict(self.config), "revision": self.revision}
+        given = absolute(dataclasses.asdict(self.config), "path", "processor")
+        facts = {"type": TYPE, "options": given, "revision": self.revision}
         partial = folder / "config.json.partial"
         partial.write_text(json.dumps(facts, indent=2))
         os.replace(partial, folder / "config.json")

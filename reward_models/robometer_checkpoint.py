@@ -40,6 +40,12 @@ def options[C](config: type[C], given: Mapping[str, Any], what: str) -> C:
         raise ConfigError(f"{what}: {error}") from None
 
 
+def absolute(facts: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Options whose folders no longer depend on the working directory; hub ids stay."""
+    paths = {name: str(Path(facts[name]).resolve()) for name in names if facts[name] and Path(facts[name]).is_dir()}
+    return facts | paths
+
+
 def checkpoint_folder(path: str, revision: str = "") -> Path:
     """The folder of a lerobot checkpoint; a hub id is fetched, or taken from the cache. Raises ConfigError."""
     folder = Path(path)

@@ -64,7 +64,7 @@ def prepare(processor: Any, frames: np.ndarray) -> tuple[Tensor, tuple[int, int]
     patch = getattr(images, "patch_size", 14)  # 14 is the default of qwen-vl-utils, which lerobot then uses
     height, width = frames.shape[1:3]
     if smart_resize(height, width, patch * SPATIAL_MERGE_SIZE) == (height, width):
-        pictures: list[Any] = list(torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2))
+        pictures: list[Any] = list(torch.from_numpy(np.require(frames, requirements=["C", "W"])).permute(0, 3, 1, 2))
     else:
         pictures = [fetch_image({"image": Image.fromarray(f)}, image_patch_size=patch) for f in frames]
     made = images(images=pictures, do_resize=False, return_tensors="pt")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reward_models.prefix_cache import KeyValues, extend, stack
-from reward_models.qwen_positions import IMAGE, rope_positions
+from reward_models.qwen_positions import IMAGE, cut_patches_by_product, rope_positions
 from reward_models.robometer_frames import FrameFeatures
 from reward_models.robometer_rows import Level, prefix_tree
 
@@ -86,6 +86,7 @@ class RobometerPass:
         """lerobot's `RobometerRewardModel` and its `RobometerEncoderProcessorStep`, in multi-image mode."""
         self.reward_model, self.encoder = reward_model, encoder
         self.model = reward_model.model.model
+        cut_patches_by_product(self.model)
         self.tokens = 0  # tokens that went through the language model so far
         self._prompts: dict[tuple[str, tuple[int, int], int], Prompt] = {}
 

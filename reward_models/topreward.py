@@ -28,7 +28,7 @@ from lerobot.rewards.topreward.configuration_topreward import DEFAULT_PROMPT_PRE
 from lerobot.rewards.topreward.processor_topreward import TOPRewardEncoderProcessorStep
 
 from reward_models.hub import DTYPES, Source, load_vlm
-from reward_models.robometer_checkpoint import checkpoint_folder, options, reward_config
+from reward_models.robometer_checkpoint import absolute, checkpoint_folder, options, reward_config
 from reward_models.topreward_curve import anchors, curve, stretched
 from reward_models.topreward_pass import TOPRewardPass
 from reward_models.topreward_text import PromptText, read_text
@@ -131,7 +131,7 @@ class TOPRewardJudge:
             "model": self.config.path,
             "revision": self.revision,
             "dtype": self.config.dtype,
-            "camera": self.config.camera,
+            "camera": self.config.camera or "the only one",
             "prompt": self.config.prompt_prefix + self.config.prompt_suffix_template,
             "chat_template": str(self.config.add_chat_template),
             "fps": str(self.config.fps),
@@ -215,7 +215,7 @@ class TOPRewardJudge:
     # --- storage -----------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
-        return dataclasses.asdict(self.config)
+        return absolute(dataclasses.asdict(self.config), "path")
 
     def save(self, folder: Path | str) -> None:
         """Write `config.json`: the options and the revision they meant. The model itself is not copied."""
@@ -300,7 +300,7 @@ class LeRobotTOPRewardJudge(TOPRewardJudge):
         return cls(options(LeRobotTOPRewardConfig, facts, cls.TYPE))
 
     def _facts(self) -> dict[str, Any]:
-        return dataclasses.asdict(self.given)
+        return absolute(dataclasses.asdict(self.given), "path", "vlm")
 
 
 def _dtype(name: str, vlm: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from reward_models.prefix_cache import KeyValues, extend
-from reward_models.qwen_positions import VIDEO, picture_features, rope_positions
+from reward_models.qwen_positions import VIDEO, cut_patches_by_product, picture_features, rope_positions
 from reward_models.topreward_text import PromptText
 from reward_models.topreward_video import Size, lengths_by_size, patches, resize
 
@@ -48,6 +48,7 @@ class TOPRewardPass:
     def __init__(self, model: Any, processor: Any, *, tokens_together: int) -> None:
         """`model` a `Qwen3VLForConditionalGeneration`; about `tokens_together` tokens go through it in one pass."""
         self.model, self.processor = model, processor.video_processor
+        cut_patches_by_product(model.model)
         self.tokens_together = tokens_together
         self.tokens = 0  # through the language model so far
         self.pictures = 0  # groups of frames through the vision tower so far

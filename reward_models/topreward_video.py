@@ -48,7 +48,7 @@ def resize(processor: Any, frames: np.ndarray, size: Size) -> Tensor:
     lerobot's dataset hands out floats x / 255 and its encoder truncates 255 times that; in float32 this gives back all
     256 values of x, so the frames may be used as they are.
     """
-    tensor = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).contiguous()
+    tensor = torch.from_numpy(np.array(frames.transpose(0, 3, 1, 2), order="C"))
     if tuple(tensor.shape[2:]) == size:
         return tensor
     return processor.resize(tensor, SizeDict(height=size[0], width=size[1]), resample=processor.resample)

@@ -17,7 +17,7 @@ from tiny_models import tiny
 from reward_models import robometer_frames
 from reward_models.lerobot_robometer import RobometerJudge, RobometerJudgeConfig
 from reward_models.prefix_cache import extend, stack
-from reward_models.registry import load_judge
+from reward_models.registry import Judge, load_judge
 from reward_models.robometer_frames import FrameFeatures, prepare
 from reward_models.robometer_pass import batches
 from reward_models.robometer_rows import frame_rows, prefix_tree
@@ -59,6 +59,7 @@ def judge(checkpoint) -> RobometerJudge:
 def trajectory(number: int, frames: int, instruction: str = "put the red cube", size=(64, 64), **changes) -> Trajectory:
     rng = np.random.default_rng(number)
     pictures = rng.integers(0, 256, (frames, *size, 3), dtype=np.uint8)
+    pictures.setflags(write=False)  # as the memory map of a dataset
     values = {
         "episode_id": f"e{number}",
         "instruction": instruction,
@@ -90,7 +91,9 @@ def lerobots(folder: Path, episode: Trajectory, looked_at: int = 4) -> tuple[np.
         use_multi_image=config.use_multi_image,
         use_per_frame_progress_token=config.use_per_frame_progress_token,
     )
-    floats = torch.from_numpy(episode.images["front"]).permute(0, 3, 1, 2).float() / 255  # as its dataset gives them
+    floats = (
+        torch.from_numpy(episode.images["front"].copy()).permute(0, 3, 1, 2).float() / 255
+    )  # as its dataset gives them
     rows = [np.linspace(0, t, looked_at).round().astype(np.int64) for t in range(len(floats))]
     progress, success = [], []
     for first in range(0, len(rows), 32):
@@ -287,8 +290,11 @@ def test_a_text_run_in_pieces_is_the_text_run_at_once(judge):
 # --- folders and mistakes -----------------------------------------------------------------------------
 
 
-def test_a_saved_judge_and_a_described_one_score_alike(judge, checkpoint, tmp_path):
-    judge.save(tmp_path / "judge")
+def test_a_saved_judge_and_a_described_one_score_alike(judge, checkpoint, tmp_path, monkeypatch):
+    assert isinstance(judge, Judge)
+    monkeypatch.chdir(checkpoint.parent)
+    RobometerJudge(RobometerJudgeConfig(path="checkpoint")).save(tmp_path / "judge")
+    monkeypatch.chdir(tmp_path)  # what was saved does not depend on the working directory
     (tmp_path / "judge.yaml").write_text(f"type: lerobot_robometer\npath: {checkpoint}\ncamera: front\n")
     episode = trajectory(10, 6)
     expected = judge.score([episode])[0]
