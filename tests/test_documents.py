@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from robo_rl.app.cli import _parser
-from robo_rl.app.config import RunConfig, dump_config
+from robo_rl.app.config import RunConfig, dump_config, parse_config, read_tree
+from robo_rl.app.fitters import fitter
 from robo_rl.data import read_episodes, write_episodes, write_reward_table
 from robo_rl.types import Outcome, RewardSignal, Trajectory
 
@@ -88,9 +89,12 @@ def test_imitation_and_update_are_trained_with_the_same_keys():
 @pytest.mark.parametrize("line", COMMAND_LINES)
 def test_the_commands_of_the_readme_are_understood(line):
     options, rest = _parser().parse_known_args(line.split()[1:])
-    assert rest == []
     config = getattr(options, "config", None)
     assert config is None or (ROOT / config).is_file()
+    if rest:  # changes of a file's values: the file must know them
+        assert options.takes_overrides
+        tree = read_tree(ROOT / config, rest)
+        fitter(tree, line) if "type" in tree else parse_config(tree, line)
 
 
 def commands(parser: argparse.ArgumentParser, prefix: str = "") -> set[str]:
