@@ -9,20 +9,19 @@ In float32 the results equal lerobot's to 1e-5, which the tests require; lerobot
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from lerobot.rewards.robometer.modeling_robometer import convert_bins_to_continuous
 from lerobot.rewards.robometer.processor_robometer import PROGRESS_PROMPT
 
-from reward_models.hub import fingerprint
-from reward_models.robometer_checkpoint import absolute, checkpoint_folder, load_robometer, options, robometer_encoder
+from reward_models.judge_folder import configured
+from reward_models.lerobot_checkpoint import digest, read_options, write_options
+from reward_models.robometer_checkpoint import open_robometer, robometer_encoder
 from reward_models.robometer_frames import FrameFeatures
 from reward_models.robometer_pass import Episode, RobometerPass, batches, quiet
 from reward_models.robometer_rows import frame_rows
@@ -40,6 +39,7 @@ class RobometerJudgeConfig:
 
     path: str  # folder with lerobot's config.json and model.safetensors, or a hub id ("lerobot/Robometer-4B")
     revision: str = ""  # of a hub id; "" is the newest
+    name: str = "robometer"
     processor: str = ""  # tokenizer and image processor; "" for the checkpoint's base model
     device: str = "cpu"
     dtype: str = ""  # fp32 | bf16 | fp16; "" is the checkpoint's own
@@ -50,6 +50,8 @@ class RobometerJudgeConfig:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("lerobot_robometer: path is empty; give a hub id or a folder")
+        if not self.name or "@" in self.name:
+            raise ConfigError(f"lerobot_robometer: name must be a word without '@', got {self.name!r}")
         if self.num_frames < 2:
             raise ConfigError(f"lerobot_robometer: num_frames must be at least 2, got {self.num_frames}")
         if self.batch_size < 1:
@@ -62,29 +64,32 @@ class RobometerJudge:
     def __init__(self, config: RobometerJudgeConfig) -> None:
         """Opens the checkpoint. Raises ConfigError with what is missing."""
         self.config = config
-        folder = checkpoint_folder(config.path, config.revision)
-        self.revision = folder.name[:12] if folder.parent.name == "snapshots" else fingerprint(folder)
-        self.model, step = load_robometer(folder, device=config.device, dtype=config.dtype, processor=config.processor)
-        self.encoder = robometer_encoder(step, config.num_frames)
+        self.checkpoint, self.model = open_robometer(
+            config.path, revision=config.revision, device=config.device, dtype=config.dtype
+        )
+        self.encoder = robometer_encoder(self.model.config, config.processor, config.num_frames)
         self.passes = RobometerPass(self.model, self.encoder)
         self.camera = config.camera or self.model.config.image_key.removeprefix(CAMERA_PREFIX)
 
     @classmethod
-    def from_config(cls, facts: Mapping[str, Any]) -> Self:
+    def from_config(cls, options: Mapping[str, Any]) -> RobometerJudge:
         """From the options of `RobometerJudgeConfig`. Raises ConfigError."""
-        return cls(options(RobometerJudgeConfig, facts, TYPE))
+        return cls(configured(RobometerJudgeConfig, options, f"judge.{TYPE}"))
 
     @property
     def model_id(self) -> str:
-        name = self.config.path.rstrip("/").split("/")[-1]
-        return f"{name}@{self.revision}"
+        """`name@revision`, the revision a hash of the checkpoint's files and of what it is shown."""
+        config = self.config
+        shown = (self.camera, config.num_frames, self.model.config.torch_dtype, config.processor)
+        return f"{config.name}@{digest(TYPE, self.checkpoint.revision, *shown)}"
 
     def provenance(self) -> dict[str, str]:
         """Model, prompt, and which frames are looked at."""
         return {
             "type": TYPE,
-            "model": self.config.path,
-            "revision": self.revision,
+            "checkpoint": self.config.path,
+            "checkpoint_revision": self.config.revision or self.checkpoint.revision,
+            "processor": self.encoder.base_model_id,
             "dtype": self.model.config.torch_dtype,
             "camera": self.camera,
             "prompt": PROGRESS_PROMPT,
@@ -168,32 +173,10 @@ class RobometerJudge:
     # --- storage -----------------------------------------------------------------------------------------
 
     def save(self, folder: Path | str) -> None:
-        """Write `config.json`: the options and the revision they meant. The checkpoint itself is not copied."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        given = absolute(dataclasses.asdict(self.config), "path", "processor")
-        facts = {"type": TYPE, "options": given, "revision": self.revision}
-        partial = folder / "config.json.partial"
-        partial.write_text(json.dumps(facts, indent=2))
-        os.replace(partial, folder / "config.json")
+        """Write `config.json`: the options and the `model_id` they meant. The checkpoint itself is not copied."""
+        write_options(folder, TYPE, self.model_id, dataclasses.asdict(self.config), ("path", "processor"))
 
     @classmethod
-    def load(cls, folder: Path | str) -> Self:
+    def load(cls, folder: Path | str) -> RobometerJudge:
         """Open what `save` wrote. Raises DataError when the folder is damaged or its checkpoint has changed."""
-        file = Path(folder) / "config.json"
-        try:
-            facts = json.loads(file.read_text())
-            given, revision, kind = facts["options"], facts["revision"], facts["type"]
-        except FileNotFoundError:
-            raise DataError(f"{folder}: not a judge folder, config.json is missing") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}: cannot be read ({error})") from None
-        if kind != TYPE:
-            raise DataError(f"{file}: type is {kind!r}, expected {TYPE!r}")
-        judge = cls.from_config(given)
-        if judge.revision != revision:
-            raise DataError(
-                f"{folder}: the checkpoint {judge.config.path} has changed: it was {revision}, now it is "
-                f"{judge.revision}; save the judge again if that is meant"
-            )
-        return judge
+        return read_options(folder, TYPE, cls.from_config)

@@ -13,8 +13,6 @@ exactly that; it is the default only of `LeRobotTOPRewardJudge`, which stands fo
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +22,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import transformers
 from huggingface_hub import snapshot_download
+from lerobot.rewards.topreward import TOPRewardConfig
 from lerobot.rewards.topreward.configuration_topreward import DEFAULT_PROMPT_PREFIX, DEFAULT_PROMPT_SUFFIX_TEMPLATE
 from lerobot.rewards.topreward.processor_topreward import TOPRewardEncoderProcessorStep
 
 from reward_models.hub import DTYPES, Source, load_vlm
-from reward_models.robometer_checkpoint import absolute, checkpoint_folder, options, reward_config
+from reward_models.judge_folder import configured, digest
+from reward_models.lerobot_checkpoint import open_checkpoint, read_options, require_device, write_options
 from reward_models.topreward_curve import anchors, curve, stretched
 from reward_models.topreward_pass import TOPRewardPass
 from reward_models.topreward_text import PromptText, read_text
@@ -37,6 +37,8 @@ from robo_rl.types import RewardSignal, Trajectory
 
 CAMERA_PREFIX = "observation.images."
 DEFAULT_TASK = "perform the task"  # of lerobot's script
+# what changes where and how fast a judge runs, not what it says; the model's revision stands for its path
+NOT_DECIDING = ("path", "revision", "name", "device", "attention", "tokens_together")
 REMEMBERED = 256  # instructions
 
 
@@ -46,6 +48,7 @@ class TOPRewardJudgeConfig:
 
     path: str  # folder or hub id of a Qwen3-VL ("Qwen/Qwen3-VL-8B-Instruct")
     revision: str = ""
+    name: str = "topreward"
     dtype: str = "fp32"  # fp32 | bf16 | fp16
     attention: str = "sdpa"  # sdpa | eager
     device: str = "cpu"
@@ -62,6 +65,8 @@ class TOPRewardJudgeConfig:
     tokens_together: int = 0  # of one pass, changes speed and memory only; 0: 512 on a CPU, 4096 elsewhere
 
     def __post_init__(self) -> None:
+        if not self.name or "@" in self.name:
+            raise ConfigError(f"topreward: name must be a word without '@', got {self.name!r}")
         if self.normalise not in ("probability", "episode"):
             raise ConfigError(f"topreward: normalise must be probability or episode, got {self.normalise!r}")
         if self.attention not in ("sdpa", "eager"):
@@ -80,10 +85,13 @@ class TOPRewardJudge:
     """A `Judge` without parameters of its own: a vision-language model, asked after every frame."""
 
     TYPE: ClassVar[str] = "topreward"
+    PATHS: ClassVar[tuple[str, ...]] = ("path",)  # options that name a folder
 
     def __init__(self, config: TOPRewardJudgeConfig) -> None:
         """Opens the model. Raises ConfigError when it is missing or no Qwen3-VL."""
+        require_device(config.device)
         self.config = config
+        self.options: Any = config  # what `save` keeps
         source = Source(
             path=config.path,
             revision=config.revision,
@@ -114,14 +122,14 @@ class TOPRewardJudge:
         self._texts: dict[str, PromptText] = {}
 
     @classmethod
-    def from_config(cls, facts: Mapping[str, Any]) -> Self:
+    def from_config(cls, options: Mapping[str, Any]) -> Self:
         """From the options of `TOPRewardJudgeConfig`. Raises ConfigError."""
-        return cls(options(TOPRewardJudgeConfig, facts, cls.TYPE))
+        return cls(configured(TOPRewardJudgeConfig, options, f"judge.{cls.TYPE}"))
 
     @property
     def model_id(self) -> str:
-        name = self.config.path.rstrip("/").split("/")[-1]
-        return f"topreward-{name}@{self.revision}"
+        """`name@revision`, the revision a hash of the model's own and of every option that decides the scores."""
+        return f"{self.config.name}@{digest(self.config, NOT_DECIDING, self.TYPE, self.revision)}"
 
     def provenance(self) -> dict[str, str]:
         """Model, prompt, and which prefixes are scored."""
@@ -214,39 +222,14 @@ class TOPRewardJudge:
 
     # --- storage -----------------------------------------------------------------------------------------
 
-    def _facts(self) -> dict[str, Any]:
-        return absolute(dataclasses.asdict(self.config), "path")
-
     def save(self, folder: Path | str) -> None:
-        """Write `config.json`: the options and the revision they meant. The model itself is not copied."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / "config.json.partial"
-        partial.write_text(
-            json.dumps({"type": self.TYPE, "options": self._facts(), "revision": self.revision}, indent=2)
-        )
-        os.replace(partial, folder / "config.json")
+        """Write `config.json`: the options and the `model_id` they meant. The model itself is not copied."""
+        write_options(folder, self.TYPE, self.model_id, dataclasses.asdict(self.options), self.PATHS)
 
     @classmethod
     def load(cls, folder: Path | str) -> Self:
         """Open what `save` wrote. Raises DataError when the folder is damaged or its model has changed."""
-        file = Path(folder) / "config.json"
-        try:
-            facts = json.loads(file.read_text())
-            given, revision, kind = facts["options"], facts["revision"], facts["type"]
-        except FileNotFoundError:
-            raise DataError(f"{folder}: not a judge folder, config.json is missing") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}: cannot be read ({error})") from None
-        if kind != cls.TYPE:
-            raise DataError(f"{file}: type is {kind!r}, expected {cls.TYPE!r}")
-        judge = cls.from_config(given)
-        if judge.revision != revision:
-            raise DataError(
-                f"{folder}: the model {judge.config.path} has changed: it was {revision}, now it is {judge.revision}; "
-                "save the judge again if that is meant"
-            )
-        return judge
+        return read_options(folder, cls.TYPE, cls.from_config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +238,7 @@ class LeRobotTOPRewardConfig:
 
     path: str  # folder with lerobot's config.json (type topreward)
     revision: str = ""
+    name: str = "topreward"
     vlm: str = ""  # another model than the config's vlm_name
     device: str = "cpu"
     camera: str = ""  # "" is the config's image_key
@@ -267,16 +251,17 @@ class LeRobotTOPRewardJudge(TOPRewardJudge):
     """The same from a lerobot TOPReward folder, with lerobot's own labels as progress unless told otherwise."""
 
     TYPE: ClassVar[str] = "lerobot_topreward"
+    PATHS: ClassVar[tuple[str, ...]] = ("path", "vlm")
 
     def __init__(self, given: LeRobotTOPRewardConfig) -> None:
         """Opens the folder's config and the model it names. Raises ConfigError."""
-        self.given = given
-        theirs = reward_config(checkpoint_folder(given.path, given.revision), "topreward", given.device)
+        theirs = open_checkpoint(given.path, TOPRewardConfig, revision=given.revision, device=given.device).config
         vlm = given.vlm or theirs.vlm_name
         threshold = theirs.success_threshold
         super().__init__(
             TOPRewardJudgeConfig(
                 path=vlm,
+                name=given.name,
                 dtype=_dtype(theirs.torch_dtype, vlm),
                 attention="eager" if theirs.attn_implementation == "eager" else "sdpa",
                 device=given.device,
@@ -293,14 +278,12 @@ class LeRobotTOPRewardJudge(TOPRewardJudge):
                 tokens_together=given.tokens_together,
             )
         )
+        self.options = given
 
     @classmethod
-    def from_config(cls, facts: Mapping[str, Any]) -> Self:
+    def from_config(cls, options: Mapping[str, Any]) -> Self:
         """From the options of `LeRobotTOPRewardConfig`. Raises ConfigError."""
-        return cls(options(LeRobotTOPRewardConfig, facts, cls.TYPE))
-
-    def _facts(self) -> dict[str, Any]:
-        return absolute(dataclasses.asdict(self.given), "path", "vlm")
+        return cls(configured(LeRobotTOPRewardConfig, options, f"judge.{cls.TYPE}"))
 
 
 def _dtype(name: str, vlm: str) -> str:

@@ -300,13 +300,22 @@ def test_a_saved_judge_and_a_described_one_score_alike(judge, checkpoint, tmp_pa
     expected = judge.score([episode])[0]
     for other in (load_judge(tmp_path / "judge"), load_judge(tmp_path / "judge.yaml")):
         signal = other.score([episode])[0]
-        assert signal.model_id == expected.model_id == f"checkpoint@{judge.revision}"
+        assert signal.model_id == expected.model_id
         np.testing.assert_array_equal(signal.progress, expected.progress)
     facts = judge.provenance()
-    assert facts["revision"] == judge.revision
+    assert facts["checkpoint_revision"] == judge.checkpoint.revision
     assert "linspace(0, t, 4)" in facts["frames"]
     assert "{task}" in facts["prompt"]
     assert all(isinstance(value, str) for value in facts.values())
+
+
+def test_the_id_says_what_decides_the_scores(judge, checkpoint):
+    def other(**changes) -> str:
+        return RobometerJudge(RobometerJudgeConfig(path=str(checkpoint), **changes)).model_id
+
+    assert judge.model_id.startswith("robometer@")
+    assert other(batch_size=3) == other(dtype="fp32") == judge.model_id
+    assert len({judge.model_id, other(num_frames=6), other(camera="wrist"), other(dtype="bf16")}) == 4
 
 
 def test_a_checkpoint_that_changed_is_noticed(checkpoint, tmp_path):
@@ -315,7 +324,7 @@ def test_a_checkpoint_that_changed_is_noticed(checkpoint, tmp_path):
     RobometerJudge(RobometerJudgeConfig(path=str(copy))).save(tmp_path / "judge")
     facts = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(facts | {"max_frames": 16}))
-    with pytest.raises(DataError, match="has changed: it was"):
+    with pytest.raises(DataError, match="its models are now those of"):
         RobometerJudge.load(tmp_path / "judge")
 
 
@@ -329,12 +338,12 @@ def test_an_episode_without_the_camera_is_named(judge):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"path": "/no/such/folder"}, "no such model folder"),
+        ({"path": "/no/such/folder"}, "no such checkpoint folder"),
         ({"path": ""}, "path is empty"),
         ({"path": "x", "num_frames": 1}, "at least 2"),
         ({"path": "x", "batch_size": 0}, "at least 1"),
         ({"path": "x", "procesor": "y"}, "procesor: unknown key; did you mean 'processor'"),
-        ({"path": "nobody/nothing-robometer"}, "not in the local cache"),
+        ({"path": "nobody/nothing-robometer"}, "the hub does not give it"),
         ({}, "path"),
     ],
 )
@@ -349,7 +358,7 @@ def test_damaged_checkpoints_are_one_clear_line(checkpoint, tmp_path):
         folder = tmp_path / name
         shutil.copytree(checkpoint, folder)
         change(folder)
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises((ConfigError, DataError)) as error:
             RobometerJudge(RobometerJudgeConfig(path=str(folder)))
         assert "\n" not in str(error.value)
         return str(error.value)
@@ -369,12 +378,12 @@ def test_damaged_checkpoints_are_one_clear_line(checkpoint, tmp_path):
         save_file(tensors, folder / "model.safetensors")
 
     assert "success_head.0.weight" in opened("lost", lose_a_parameter)
-    assert "is missing" in opened("empty", lambda folder: (folder / "model.safetensors").unlink())
+    assert "no such file" in opened("empty", lambda folder: (folder / "model.safetensors").unlink())
     assert "config.json is missing" in opened("bare", lambda folder: (folder / "config.json").unlink())
-    assert "expected a lerobot reward model of type 'robometer'" in opened("sarm", edit(type="sarm"))
+    assert "not a robometer of lerobot, config.json says type 'sarm'" in opened("sarm", edit(type="sarm"))
     assert "cannot be read" in opened("half", lambda folder: (folder / "config.json").write_text("{"))
-    assert "lerobot cannot use it" in opened("bad", edit(frame_pooling="median"))
-    assert "does not fit" in opened("bins", edit(progress_discrete_bins=7))
+    assert "lerobot cannot read it" in opened("bad", edit(frame_pooling="median"))
+    assert "do not fit" in opened("bins", edit(progress_discrete_bins=7))
     assert "set processor:" in opened("base", edit(base_model_id=str(tmp_path / "gone")))
 
 
@@ -382,8 +391,8 @@ def test_a_judge_folder_of_another_kind(tmp_path):
     with pytest.raises(DataError, match=r"config\.json is missing"):
         RobometerJudge.load(tmp_path)
     (tmp_path / "config.json").write_text('{"type": "gvl", "options": {}, "revision": ""}')
-    with pytest.raises(DataError, match="type is 'gvl'"):
+    with pytest.raises(DataError, match="type 'gvl'"):
         RobometerJudge.load(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="damaged judge"):
         RobometerJudge.load(tmp_path)

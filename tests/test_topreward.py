@@ -349,7 +349,7 @@ def test_saved_and_described_judges_score_alike(models, tmp_path):
         for other in (load_judge(tmp_path / judge.TYPE), load_judge(tmp_path / "judge.yaml")):
             assert type(other) is type(judge)
             signal = other.score([episode])[0]
-            assert signal.model_id == expected.model_id == f"topreward-steady@{judge.revision}"
+            assert signal.model_id == expected.model_id
             np.testing.assert_array_equal(signal.progress, expected.progress)
             np.testing.assert_array_equal(signal.extra["log_prob"], expected.extra["log_prob"])
         facts = judge.provenance()
@@ -358,16 +358,24 @@ def test_saved_and_described_judges_score_alike(models, tmp_path):
         assert all(isinstance(value, str) for value in facts.values())
 
 
+def test_the_id_says_what_decides_the_scores(models):
+    same = [judge_of(models["steady"]).model_id, judge_of(models["steady"], tokens_together=1).model_id]
+    assert same[0] == same[1]
+    assert same[0].startswith("topreward@")
+    options = ({"normalise": "episode"}, {"num_samples": 3}, {"fps": 10.0}, {"add_chat_template": True})
+    assert len({same[0], *(judge_of(models["steady"], **changes).model_id for changes in options)}) == 5
+
+
 def test_a_model_that_changed_is_noticed(models, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(models["steady"], copy)
     TOPRewardJudge(TOPRewardJudgeConfig(path=str(copy))).save(tmp_path / "judge")
     facts = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(facts | {"note": "another"}))
-    with pytest.raises(DataError, match="has changed: it was"):
+    with pytest.raises(DataError, match="its models are now those of"):
         TOPRewardJudge.load(tmp_path / "judge")
     (tmp_path / "judge" / "config.json").write_text('{"type": "topreward"}')
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="damaged judge"):
         TOPRewardJudge.load(tmp_path / "judge")
     with pytest.raises(DataError, match="not a judge folder"):
         TOPRewardJudge.load(tmp_path / "nothing")
@@ -412,7 +420,7 @@ def test_models_of_another_kind(models, tmp_path, tmp_path_factory):
     other = tiny("qwen2_5_vl", tmp_path_factory.getbasetemp() / "tiny")
     with pytest.raises(ConfigError, match="qwen2_5_vl model; TOPReward needs a Qwen3-VL"):
         TOPRewardJudge(TOPRewardJudgeConfig(path=str(other)))
-    with pytest.raises(ConfigError, match="expected a lerobot reward model of type 'topreward'"):
+    with pytest.raises(DataError, match=r"not a topreward of lerobot, config\.json says type None"):
         LeRobotTOPRewardJudge.from_config({"path": str(models["steady"])})
     gone = lerobot_folder(tmp_path, models["steady"].parent / "gone")
     with pytest.raises(ConfigError, match="no such model folder"):
