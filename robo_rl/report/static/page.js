@@ -4,9 +4,16 @@
   const root = document.documentElement;
   const button = document.getElementById("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
+  // The page's own history entry survives a reload even where files have no storage; storage serves the next visit.
   const storage = {
-    get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
-    set: (value) => { try { localStorage.setItem("theme", value); } catch { /* private window */ } },
+    get: () => {
+      if (history.state?.theme) return history.state.theme;
+      try { return localStorage.getItem("theme"); } catch { return null; }
+    },
+    set: (value) => {
+      try { history.replaceState({ ...history.state, theme: value }, ""); } catch { /* a sandboxed frame */ }
+      try { localStorage.setItem("theme", value); } catch { /* private window */ }
+    },
   };
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const label = () => { button.textContent = isDark() ? "Light" : "Dark"; };
