@@ -1,4 +1,7 @@
-"""log P("True" | prefix) for all prefixes of an episode in one causal pass: linear in frames, exact to rounding.
+"""log P("True" | prefix) for all prefixes of an episode in one causal pass, exact to rounding.
+
+Tokens and pictures that go through the model grow with the frames, where a call a prefix grows with their square. What
+is left of the square is attention alone: every question must look at all that came before it.
 
 The trunk is what long prefixes contain: full groups of frames, one after the other, their keys and values kept. Each
 prefix is a branch: the last frame alone if its number is odd, then the question. Trunk and branches go through the
