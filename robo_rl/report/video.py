@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 import av
@@ -28,16 +28,26 @@ def side_by_side(frames: Mapping[str, np.ndarray]) -> np.ndarray:
     return np.pad(joined, ((0, 0), (0, joined.shape[1] % 2), (0, joined.shape[2] % 2), (0, 0)), mode="edge")
 
 
-def encode_mp4(frames: np.ndarray, fps: float, *, crf: int = 23) -> bytes:
-    """uint8 (T+1, H, W, 3) with even H and W -> an mp4 file. H.264 without B frames: frame i shows at i / fps."""
+def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """uint8 (H, W, 3) -> (height, width, 3); each new pixel is the mean of those it covers."""
+    if image.shape[:2] == (height, width):
+        return image
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+    small: np.ndarray = frame.reformat(width=width, height=height, interpolation="AREA").to_ndarray(format="rgb24")
+    return small
+
+
+def encode_mp4(frames: Iterable[np.ndarray], fps: float, *, crf: int = 23) -> bytes:
+    """uint8 (H, W, 3) images with even H and W -> an mp4 file. H.264 without B frames: frame i shows at i / fps."""
     rate = Fraction(fps).limit_denominator(1000)
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=rate)
-        stream.height, stream.width = frames.shape[1:3]
         stream.pix_fmt = "yuv420p"
         stream.options = {"crf": str(crf), "preset": "veryfast", "bf": "0", "threads": "1", "g": "30"}
-        for image in frames:
+        for place, image in enumerate(frames):
+            if place == 0:
+                stream.height, stream.width = image.shape[:2]
             container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
         container.mux(stream.encode())
     return buffer.getvalue()

@@ -1,6 +1,7 @@
 "use strict";
 // The curves of one episode as one SVG: tracks above each other with a common time axis and one cursor.
-// Only numbers and fixed words are written as markup; text from the data goes through textContent elsewhere.
+// Only numbers and fixed words are written as markup; text from the data goes through textContent.
+// A curve has `samples` values over the time of the video, which may have fewer frames; null: no answer there.
 class Tracks {
   static LEFT = 30;
   static RIGHT = 8;
@@ -37,18 +38,20 @@ class Tracks {
 
   static list(episode) {
     const tracks = [];
-    if (episode.progress || episode.truth) {
+    const others = episode.others;
+    const kind = (other) => `judge s${other.place % 6} dash${other.place % 6}`;
+    if (episode.progress || episode.truth || others.length) {
       const lines = [];
       if (episode.truth) lines.push({ values: episode.truth, kind: "truth", name: "true" });
-      (episode.others ?? []).forEach((other, i) => {
-        lines.push({ values: other.values, kind: `other${i % 5}`, name: "" });
-      });
+      for (const other of others) lines.push({ values: other.values, kind: kind(other) });
       if (episode.progress) lines.push({ values: episode.progress, kind: "progress", name: "judge" });
-      tracks.push({ name: "Progress", height: 84, lines, top: 1 });
+      tracks.push({ name: "Progress", height: others.length ? 150 : 84, lines, top: 1 });
     }
-    if (episode.success) {
-      tracks.push({ name: "Success probability", height: 56, top: 1,
-        lines: [{ values: episode.success, kind: "success", name: "" }] });
+    const sure = others.filter((other) => other.success);
+    if (episode.success || sure.length) {
+      const lines = sure.map((other) => ({ values: other.success, kind: kind(other) }));
+      if (episode.success) lines.push({ values: episode.success, kind: "success", name: "" });
+      tracks.push({ name: "Success probability", height: 56, lines, top: 1 });
     }
     if (episode.tri) tracks.push({ name: "Progressive, stagnant, regressive", height: 44, tri: episode.tri });
     if (episode.weight) {
@@ -58,9 +61,14 @@ class Tracks {
     return tracks;
   }
 
-  x(frame) {
-    const width = this.width - Tracks.LEFT - Tracks.RIGHT;
-    return Tracks.LEFT + (width * frame) / (this.episode.frames - 1);
+  // Pixels from the left of a share of the time.
+  across(share) {
+    return Tracks.LEFT + (this.width - Tracks.LEFT - Tracks.RIGHT) * share;
+  }
+
+  // Pixels from the left of a value of a curve.
+  x(sample) {
+    return this.across(sample / (this.episode.samples - 1));
   }
 
   seekTo(event) {
@@ -96,6 +104,8 @@ class Tracks {
     const height = bottom + 30;
     const label = this.tracks.map((track) => track.name).join(", ") || "no curves";
     this.holder.innerHTML = `<svg width="${this.width}" height="${height}" role="img" aria-label="${label}">${markup}</svg>`;
+    this.readout = this.episode.others.length ? new Readout(this.episode) : null;
+    if (this.readout) this.holder.append(this.readout.element);
     this.cursor = this.holder.querySelector(".cursor");
     this.marks = [...this.holder.querySelectorAll(".mark")];
     this.values = [...this.holder.querySelectorAll(".value")];
@@ -115,15 +125,27 @@ class Tracks {
     markup += `<text class="tick" x="${Tracks.LEFT - 5}" y="${bottom + 3}" text-anchor="end">0</text>`;
     if (track.steps) return markup + this.stairs(track);
     if (track.name === "Progress") {
-      for (const frame of this.episode.marks ?? []) {
+      for (const [frame] of this.episode.marks) {
         markup += `<path class="boundary" d="M${this.x(frame).toFixed(1)} ${track.y}V${bottom}"/>`;
       }
     }
     for (const line of track.lines) {
-      const points = line.values.map((value, i) => `${this.x(i).toFixed(1)} ${this.y(track, value).toFixed(1)}`);
-      markup += `<path class="curve ${line.kind}" d="M${points.join("L")}"/>`;
+      markup += `<path class="curve ${line.kind}" d="${this.line(track, line.values)}"/>`;
     }
     return markup;
+  }
+
+  // Broken where there is no answer; an answer between two gaps is a short stroke.
+  line(track, values) {
+    let path = "";
+    values.forEach((value, i) => {
+      if (value === null) return;
+      const begins = i === 0 || values[i - 1] === null;
+      const alone = begins && (values[i + 1] ?? null) === null;
+      path += `${begins ? "M" : "L"}${(this.x(i) - (alone ? 1.5 : 0)).toFixed(1)} ${this.y(track, value).toFixed(1)}`;
+      if (alone) path += "h3";
+    });
+    return path;
   }
 
   triName() {
@@ -167,7 +189,7 @@ class Tracks {
     for (let t = 0; t <= seconds + 1e-9; t += step) {
       const anchor = t * this.episode.fps > this.episode.frames - 2 ? "end" : "middle";
       const text = `${+t.toFixed(2)}${t === 0 ? " s" : ""}`;
-      markup += `<text class="tick" x="${this.x(t * this.episode.fps)}" y="${y + 15}" text-anchor="${anchor}">${text}</text>`;
+      markup += `<text class="tick" x="${this.across(t / seconds)}" y="${y + 15}" text-anchor="${anchor}">${text}</text>`;
     }
     return markup;
   }
@@ -176,25 +198,72 @@ class Tracks {
     this.frame = frame;
     this.holder.dataset.frame = frame;
     if (!this.cursor) return;
-    const x = this.x(Math.min(frame, this.episode.frames - 1));
+    const { frames, samples } = this.episode;
+    const share = Math.min(frame, frames - 1) / (frames - 1);
+    const x = this.across(share);
     this.cursor.setAttribute("transform", `translate(${x.toFixed(2)} 0)`);
-    const step = Math.min(frame, this.episode.frames - 2);
+    const sample = Math.round(share * (samples - 1));
+    const step = Math.min(sample, samples - 2);
     let mark = 0;
     this.tracks.forEach((track, i) => {
       for (const line of track.lines ?? []) {
+        const value = line.values[sample];
         this.marks[mark].setAttribute("cx", x);
-        this.marks[mark].setAttribute("cy", this.y(track, line.values[frame]));
+        this.marks[mark].setAttribute("cy", this.y(track, value ?? 0));
+        this.marks[mark].setAttribute("visibility", value === null ? "hidden" : "visible");
         mark += 1;
       }
-      this.values[i].textContent = Tracks.reading(track, frame, step);
+      this.values[i].textContent = Tracks.reading(track, sample, step);
     });
+    if (this.readout) this.readout.moveTo(sample);
   }
 
-  static reading(track, frame, step) {
+  // What the lines that have a name say at the cursor; those of several judges are in the readout.
+  static reading(track, sample, step) {
     if (track.lines) {
-      return track.lines.map((line) => `${line.name} ${line.values[frame].toFixed(2)}`.trim()).reverse().join("   ");
+      return track.lines.filter((line) => line.name !== undefined)
+        .map((line) => `${line.name} ${line.values[sample].toFixed(2)}`.trim()).reverse().join("   ");
     }
     if (track.steps) return track.steps[step].toFixed(2);
     return track.tri[step].map((share) => share.toFixed(2)).join(" · ");
+  }
+}
+
+// What several judges say at the cursor, and which part of the task is on: names are data, so they are set as text.
+class Readout {
+  constructor(episode) {
+    this.episode = episode;
+    this.element = document.createElement("div");
+    this.element.className = "readout";
+    this.element.addEventListener("pointerdown", (event) => event.stopPropagation()); // to be read, not to seek
+    this.part = this.add("p", "part");
+    this.said = episode.others.map((other) => {
+      const key = this.add("span", "judge-key");
+      const style = `s${other.place % 6} dash${other.place % 6}`;
+      key.innerHTML = `<svg class="swatch" viewBox="0 0 26 6" aria-hidden="true"><path class="line ${style}" d="M0 3H26"/></svg>`;
+      key.append(other.name, " ");
+      const value = document.createElement("b");
+      key.append(value);
+      return value;
+    });
+  }
+
+  add(tag, name) {
+    const child = document.createElement(tag);
+    child.className = name;
+    this.element.append(child);
+    return child;
+  }
+
+  moveTo(sample) {
+    const { marks, others } = this.episode;
+    const begun = marks.filter(([frame]) => frame <= sample).length;
+    this.part.hidden = begun === 0;
+    if (begun) this.part.textContent = `Part ${begun} of ${marks.length}: ${marks[begun - 1][1]}`;
+    others.forEach((other, i) => {
+      const [value, success] = [other.values[sample], other.success?.[sample] ?? null];
+      const sure = success === null ? "" : `, success ${success.toFixed(2)}`;
+      this.said[i].textContent = value === null ? "no answer" : `${value.toFixed(2)}${sure}`;
+    });
   }
 }

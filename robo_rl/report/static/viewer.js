@@ -12,7 +12,7 @@
   const buttons = [...viewer.querySelectorAll("button.episode")];
   const speeds = [1, 2, 0.5];
   const signs = { success: "✓", failure: "✕", timeout: "✕" };
-  const groups = { before: "before improvement", after: "after improvement", demonstration: "demonstration" };
+  const groups = { before: "before improvement", after: "after improvement", demonstration: "demonstration", judged: "" };
   const tracks = new Tracks(byId("tracks"), (target) => { video.pause(); seek(target); });
 
   let current = -1;
@@ -67,8 +67,9 @@
     const outcome = byId("episode-outcome");
     outcome.textContent = `${signs[item.outcome] ?? "?"} ${item.outcome}`;
     outcome.className = `sign ${item.outcome}`;
-    byId("episode-facts").textContent = [groups[item.group], item.task, `start ${item.index}`, item.policy]
-      .filter(Boolean).join(" · ");
+    const task = item.task === item.instruction ? "" : item.task;
+    const start = item.group === "judged" ? "" : `start ${item.index}`;
+    byId("episode-facts").textContent = [groups[item.group], task, start, item.policy].filter(Boolean).join(" · ");
     byId("episode-note").textContent = item.note;
     byId("cameras").replaceChildren(...item.cameras.map((name, i) => {
       const label = document.createElement("span");
@@ -137,6 +138,7 @@
   video.addEventListener("ended", () => showFrame(lastFrame()));
   video.addEventListener("loadedmetadata", () => {
     video.style.aspectRatio = `${video.videoWidth} / ${video.videoHeight}`;
+    stage.style.setProperty("--ratio", video.videoWidth / video.videoHeight);
     video.playbackRate = speeds[0];
     grant();
   });
