@@ -287,6 +287,7 @@ def test_figures_of_judges(folder: Path) -> None:
         "4 of 4 episodes of data, 10 frames a second, as 4 judges saw them: truth@1, clock@1, still@1, shy@1." in page
     )
     assert "Videos have every frame at full size." in page
+    assert page.count("faint: no answer") == 4  # `shy` in every episode
     mean = np.mean([((e.true_progress - 0.5) ** 2).mean() for e in read_episodes(folder / "data")], dtype=np.float64)
     weighed = sum(((e.true_progress - 0.5) ** 2).sum() for e in read_episodes(folder / "data")) / lengths.sum()
     assert f"{mean:.4f}" != f"{weighed:.4f}"
@@ -331,6 +332,7 @@ def test_an_episode_that_a_judge_skipped(folder: Path) -> None:
     about = {"numbers": [0, 2], "total": 4, "subtasks": {}}
     page = render(episodes, {"half": half, "full": full}, **about)  # type: ignore[arg-type]
     assert page.count("did not score this episode") == 1
+    assert "faint: no answer" not in page
     assert [set(lines(figure)) for figure in page.split("<figure")[1:]] == [{"full"}, {"half", "full"}]
     assert (rows(page)["half"][1], rows(page)["full"][1]) == (str(episodes.lengths[1]), str(episodes.lengths.sum()))
     # in the player, too, `full` keeps the second colour where it is alone
@@ -455,6 +457,7 @@ def test_more_values_than_frames_share_the_time_of_the_video(browser, tmp_path: 
     assert line is not None
     assert float(line[1:].split()[0]) == pytest.approx(cursor, abs=0.1)
     assert page.locator("#clock").inner_text() == "3.0 s"
+    assert page.locator(".readout .part").inner_text() == "Part 1 of 1: lift"  # it begins at this very value
     page.locator("#scrub").fill("2")
     assert page.locator(".readout .part").is_hidden()
     assert opened.errors == []
