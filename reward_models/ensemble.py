@@ -29,9 +29,10 @@ from typing import Any
 
 import numpy as np
 
-from reward_models.judge_folder import CONFIG, configured, read_facts
+from reward_models.judge_folder import CONFIG, read_facts
 from reward_models.registry import load_judge
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 READOUTS = ("mean", "worst", "lcb")

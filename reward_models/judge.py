@@ -29,6 +29,7 @@ from reward_models.rating import Rating, RatingConfig
 from reward_models.td_success import TDSuccess, TDSuccessConfig
 from reward_models.tri_state import TriState, TriStateConfig
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
@@ -82,22 +83,11 @@ class CausalConfig:
     def backbone_config(self) -> Any:
         """The backbone's own configuration."""
         options = {key: value for key, value in self.backbone.items() if key != "type"}
-        return _configured(BACKBONES[self.backbone["type"]][0], options, "backbone")
+        return configured(BACKBONES[self.backbone["type"]][0], options, "judge.backbone")
 
     def objective_config(self, kind: str) -> Any:
         """An objective's own configuration."""
-        return _configured(OBJECTIVES[kind][0], self.objectives[kind] or {}, f"objectives.{kind}")
-
-
-def _configured(kind: Any, options: Mapping[str, Any], where: str) -> Any:
-    known = {field.name for field in dataclasses.fields(kind)}
-    for key in options:
-        if key not in known:
-            raise ConfigError(f"judge.{where}.{key}: unknown key; known keys: {', '.join(sorted(known))}")
-    try:
-        return kind(**options)
-    except TypeError as error:
-        raise ConfigError(f"judge.{where}: {error}") from None
+        return configured(OBJECTIVES[kind][0], self.objectives[kind] or {}, f"judge.objectives.{kind}")
 
 
 class CausalNetwork(nn.Module):
@@ -138,7 +128,7 @@ class CausalJudge:
         options = dict(options)
         seed = int(options.pop("seed", 0))
         options.pop("fit", None)
-        return cls(_configured(CausalConfig, options, "judge"), seed=seed)
+        return cls(configured(CausalConfig, options, "judge"), seed=seed)
 
     @property
     def network(self) -> CausalNetwork:

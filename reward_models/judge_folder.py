@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import os
@@ -17,24 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from robo_rl.errors import ConfigError, DataError
+from robo_rl.errors import DataError
 
 CONFIG, PARAMETERS = "config.json", "model.safetensors"
-
-
-def configured(kind: Any, options: Mapping[str, Any], where: str) -> Any:
-    """A dataclass from options; lists become tuples. Raises ConfigError naming an unknown or a missing key."""
-    known = [field.name for field in dataclasses.fields(kind)]
-    for key in options:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}.{key}: unknown key; {hint}")
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
-    try:
-        return kind(**given)
-    except TypeError as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def digest(config: Any, leave_out: Iterable[str], *more: str, tensors: Mapping[str, Tensor] | None = None) -> str:

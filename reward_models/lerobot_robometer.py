@@ -19,13 +19,13 @@ import torch
 from lerobot.rewards.robometer.modeling_robometer import convert_bins_to_continuous
 from lerobot.rewards.robometer.processor_robometer import PROGRESS_PROMPT
 
-from reward_models.judge_folder import configured
 from reward_models.lerobot_checkpoint import digest, read_options, write_options
 from reward_models.robometer_checkpoint import open_robometer, robometer_encoder
 from reward_models.robometer_frames import FrameFeatures
 from reward_models.robometer_pass import Episode, RobometerPass, batches, quiet
 from reward_models.robometer_rows import frame_rows
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 TYPE = "lerobot_robometer"

@@ -27,11 +27,12 @@ from torch import Tensor, nn
 
 from reward_models.dual_encoder import DualEncoder, frame_features
 from reward_models.hub import Source
-from reward_models.judge_folder import configured, digest, read_facts, read_tensors, require_same, write_folder
+from reward_models.judge_folder import digest, read_facts, read_tensors, require_same, write_folder
 from reward_models.maps import frame_batches
 from reward_models.vlm_layout import resized
 from robo_rl.errors import ConfigError, DataError, RewardError
 from robo_rl.nets import ConvTrunk, LanguageGrid, TextEncoder, tokenize
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 NOT_DECIDING = ("encoder", "revision", "device", "attention", "batch_size")

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from reward_models.dual_encoder import DualEncoder, frame_features
 from reward_models.hub import Source
-from reward_models.judge_folder import configured, digest, read_facts, read_tensors, require_same, write_folder
+from reward_models.judge_folder import digest, read_facts, read_tensors, require_same, write_folder
 from robo_rl.data import read_episodes
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 NOT_DECIDING = ("path", "revision", "device", "attention", "batch_size", "demonstrations")

@@ -27,12 +27,13 @@ from lerobot.rewards.topreward.configuration_topreward import DEFAULT_PROMPT_PRE
 from lerobot.rewards.topreward.processor_topreward import TOPRewardEncoderProcessorStep
 
 from reward_models.hub import DTYPES, Source, load_vlm
-from reward_models.judge_folder import configured, digest
+from reward_models.judge_folder import digest
 from reward_models.lerobot_checkpoint import open_checkpoint, read_options, require_device, write_options
 from reward_models.topreward_curve import anchors, curve, stretched
 from reward_models.topreward_pass import TOPRewardPass
 from reward_models.topreward_text import PromptText, read_text
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 CAMERA_PREFIX = "observation.images."

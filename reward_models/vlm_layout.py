@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,12 +85,22 @@ def _by_image(features: Tensor | Sequence[Tensor], count: int) -> Tensor:
     return features.reshape(count, -1, features.shape[-1])
 
 
+def _rendered(processor: Any, content: list[dict[str, str]]) -> str:
+    """The chat template's text for one user's message. Some processors warn about their own arguments at every call."""
+    logger = logging.getLogger("transformers.processing_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return str(processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False))
+    finally:
+        logger.setLevel(level)
+
+
 def prompt_head(processor: Any) -> str:
     """What the chat template writes before a user's text; "" where the model has no template."""
     if not getattr(processor, "chat_template", None):
         return ""
-    message = [{"role": "user", "content": [{"type": "text", "text": MARK}]}]
-    return str(processor.apply_chat_template(message, tokenize=False)).split(MARK)[0]
+    return _rendered(processor, [{"type": "text", "text": MARK}]).split(MARK)[0]
 
 
 def prompt_ids(processor: Any, head: str, text: str) -> list[int]:
@@ -102,8 +113,7 @@ def surroundings(processor: Any, image_token: int) -> tuple[list[int], list[int]
     if not getattr(processor, "chat_template", None):
         return [], []
     content = [{"type": "text", "text": MARK}, {"type": "image"}, {"type": "text", "text": MARK}]
-    rendered = processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
-    placeholder = str(rendered).split(MARK)[1]
+    placeholder = _rendered(processor, content).split(MARK)[1]
     blank = np.zeros((64, 64, 3), np.uint8)
     options: dict[str, Any] = {}
     if hasattr(processor.image_processor, "do_image_splitting"):

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from reward_models.hub import Source
-from reward_models.judge_folder import configured, digest, read_facts, require_same, write_folder
+from reward_models.judge_folder import digest, read_facts, require_same, write_folder
 from reward_models.maps import require_cameras
 from reward_models.prompting import Asker, Content
 from robo_rl.errors import ConfigError, DataError, RewardError
+from robo_rl.options import configured
 from robo_rl.types import RewardSignal, Trajectory
 
 # what changes where and how fast a judge runs, not what it says; the model's revision stands for its path

@@ -193,7 +193,7 @@ def test_a_model_for_single_pictures_is_refused(models: Path) -> None:
         ({"max_frames": 1}, "max_frames must be at least 2"),
         ({"prompt": "how far?"}, r"must contain \{instruction\}"),
         ({"max_frame": 4}, r"judge\.gvl\.max_frame: unknown key; did you mean 'max_frames'"),
-        ({"cameras": "front"}, "cameras must be a list"),
+        ({"cameras": "front"}, "cameras: must be a list"),
         ({"min_mass": 2}, r"min_mass must lie in \[0, 1\]"),
         ({"dtype": "int4"}, "dtype must be one of"),
     ],

@@ -29,12 +29,13 @@ class Room:
 
 
 CONTRACT = ("robo_rl.types", "robo_rl.errors")
-SHARED = (*CONTRACT, "robo_rl.data", "robo_rl.nets", "robo_rl.credit", "robo_rl.statistics")
+SHARED = (*CONTRACT, "robo_rl.data", "robo_rl.nets", "robo_rl.credit", "robo_rl.statistics", "robo_rl.options")
 # The first prefix that fits decides.
 ROOMS = (
     Room("robo_rl.errors", (), ()),
     Room("robo_rl.types", ("robo_rl.errors",), ("numpy",)),
     Room("robo_rl.credit", (*CONTRACT, "robo_rl.credit"), ("numpy",)),
+    Room("robo_rl.options", ("robo_rl.errors",), ()),
     Room("robo_rl.statistics", CONTRACT, ("numpy", "scipy")),
     Room("robo_rl.data", (*CONTRACT, "robo_rl.data", "robo_rl.credit.kinds")),
     Room("robo_rl.nets", CONTRACT, ("numpy", "torch")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from robo_rl.app.config import RunConfig, dump_config
 from robo_rl.data import EpisodeSet, require
 from robo_rl.errors import ConfigError, DataError
 from robo_rl.evaluation import EvaluationResult
+from robo_rl.options import configured as options
 from robo_rl.policies.acting import MakePolicyActor
 from robo_rl.policies.compact_vla import CompactVLAConfig, CompactVLAPolicy, make_compact_vla_pre_post_processors
 from robo_rl.policies.compact_vla.configuration_compact_vla import features_for
@@ -26,21 +26,6 @@ from robo_rl.rollout import evaluate as run_evaluation
 from robo_rl.types import Actor, Trajectory, World
 
 Report = Callable[[int, int], None]
-
-
-def options(kind: type, values: Mapping[str, Any], where: str) -> Any:
-    """A configuration dataclass of another room from plain values; ConfigError names a wrong key."""
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    for key in values:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-            raise ConfigError(f"{where}.{key}: unknown key; {hint}")
-    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    try:
-        return kind(**plain)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}") from None
 
 
 def check_parts(config: RunConfig) -> None:

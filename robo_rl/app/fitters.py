@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robo_rl.errors import ConfigError, DataError
+from robo_rl.options import configured
 
 Report = Callable[[int, int], None]
 
@@ -32,10 +33,10 @@ class FitJob:
 
 def model_and_fit(tree: Mapping[str, Any], model: type, fit: type, others: tuple[str, ...] = ()) -> tuple[Any, Any]:
     """The two configurations of a judge file. Raises ConfigError for an unknown key."""
-    from robo_rl.app.build import options
-
     values = {key: value for key, value in tree.items() if key not in ("type", "fit", "seed", *others)}
-    return options(model, values, "judge"), options(fit, tree.get("fit") or {}, "judge.fit")
+    return configured(model, values, "judge"), configured(
+        fit, {} if tree.get("fit") is None else tree["fit"], "judge.fit"
+    )
 
 
 def causal_settings(tree: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -117,11 +118,10 @@ def _asked(job: FitJob) -> Any:
     """Pairs answered by a vision-language model; kept, so that a killed fit asks each only once."""
     from reward_models.preference_pairs import sample_pairs
     from reward_models.preference_vlm import PairLabeller, PreferenceVLMConfig, label_pairs
-    from robo_rl.app.build import options
 
     values = dict(job.tree["ask"])
     count = int(values.pop("pairs", 500))
-    labeller = PairLabeller(options(PreferenceVLMConfig, values, "judge.ask"))
+    labeller = PairLabeller(configured(PreferenceVLMConfig, values, "judge.ask"))
     pairs = sample_pairs(job.episodes, count, seed=job.seed)
     return label_pairs(labeller, job.episodes, pairs, job.workdir / "pairs.parquet", progress_callback=job.report)
 
