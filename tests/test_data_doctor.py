@@ -201,7 +201,9 @@ def test_a_dataset_that_cannot_be_read_is_one_error(tmp_path):
 
 
 def test_the_worst_comes_first_and_columns_are_aligned(tmp_path):
-    findings = diagnose(tmp_path, sound_dataset(images=frozen_pictures(), outcome=Outcome.UNKNOWN, task="wave"))
+    findings = diagnose(
+        tmp_path, sound_dataset(images=frozen_pictures(), outcome=Outcome.UNKNOWN, task="wave", instruction="wave")
+    )
     assert [finding.severity for finding in findings] == ["error", "warning", "note"]
     lines = table(findings).splitlines()
     assert len(lines) == 3
