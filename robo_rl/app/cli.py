@@ -73,8 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     report = add(commands, "report", "write report.html of a run folder again")
     report.add_argument("run", type=Path)
     doctor = add(commands, "doctor", "look for what is wrong with a dataset; exit code 1 when something is")
-    doctor.add_argument("data", type=Path)
+    _doctor_options(doctor)
     return parser
+
+
+def _doctor_options(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("data", type=Path, help="dataset folder")
+    doctor.add_argument("--policy", type=Path, help="policy folder: cameras, sizes and normalisation have to fit")
+    doctor.add_argument("--judge", type=Path, help="judge folder or YAML file: its cameras have to be there")
+    doctor.add_argument("--env", type=Path, metavar="CONFIG", help="experiment file: its simulator has to fit")
+    doctor.add_argument("--against", type=Path, metavar="DATASET", help="another dataset, to share no episode with")
+    doctor.add_argument("--frames", type=int, default=3000, help="of each camera that are decoded (default: 3000)")
+    doctor.add_argument("--json", type=Path, metavar="FILE", help="also write facts and findings as JSON")
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -138,7 +148,7 @@ def _exchange_parsers(actions: argparse._SubParsersAction, add: Callable[..., ar
 
 
 def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
-    from robo_rl.app import commands, reward_commands
+    from robo_rl.app import commands, doctor_command, reward_commands
 
     return {
         "run": commands.run,
@@ -154,7 +164,7 @@ def _commands() -> dict[str, Callable[[argparse.Namespace], int]]:
         "reward import": reward_commands.reward_import,
         "eval": commands.evaluate,
         "report": commands.report,
-        "doctor": commands.doctor,
+        "doctor": doctor_command.doctor,
     }
 
 

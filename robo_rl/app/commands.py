@@ -186,15 +186,6 @@ def report(options: argparse.Namespace) -> int:
     return 0
 
 
-def doctor(options: argparse.Namespace) -> int:
-    """`robo-rl doctor`: findings about a dataset; exit code 1 when one is an error."""
-    from robo_rl.data.doctor import examine, table
-
-    findings = examine(options.data)
-    print(table(findings))
-    return 1 if any(finding.severity == "error" for finding in findings) else 0
-
-
 def policy_exists(folder: Path | None) -> None:
     if folder is not None and not (folder / "config.json").exists():
         raise DataError(f"{folder}: not a policy folder, config.json is missing; train one with `robo-rl train`")

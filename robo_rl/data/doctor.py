@@ -72,11 +72,11 @@ def diagnose(
         return Diagnosis(
             root=root, findings=[*found("unreadable", "error", str(root), str(error), "mend or copy it again")]
         )
-    seen, findings = watch_cameras(recording, made, numbers.windows, numbers.state.span)
+    names = [facts.episode_id for facts in numbers.facts]
+    seen, findings = watch_cameras(recording, made, numbers.windows, numbers.state.span, names)
     findings += _lost(numbers)
     facts = _facts(numbers, made)
     if numbers.good:
-        names = {number: numbers.name(number) for number in made.windows}
         findings += examine_pictures(seen, names, recording)
         findings += examine_meta(numbers)
         findings += examine_stats(numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,11 +132,11 @@ class Seen:
 
 
 def watch_cameras(
-    recording: Recording, made: Plan, states: Mapping[int, np.ndarray], span: np.ndarray
+    recording: Recording, made: Plan, states: Mapping[int, np.ndarray], span: np.ndarray, names: Sequence[str]
 ) -> tuple[dict[str, Seen], list[Finding]]:
     """Decode what is planned. Episodes that cannot be decoded are noted in the recording's damage.
 
-    `states`: of the planned rows; `span` (S,): range of the proprioception in the dataset.
+    `states`: of the planned rows; `span` (S,): range of the proprioception in the dataset; `names` of the episodes.
     """
     span = np.where(span > 0, span, np.inf)
     most = max(1, round(FROZEN_SECONDS * recording.fps))
@@ -146,7 +146,7 @@ def watch_cameras(
         spans = tables._spans(recording.root, recording.info, key, recording.rows, recording.first, recording.damage)
         is_video = feature["dtype"] == "video"
         if is_video:
-            wrong = _headers(recording, key, spans)
+            wrong = _headers(recording, key, spans, names)
             findings += wrong
             if any(finding.name == "video-fps" for finding in wrong):
                 continue  # frames are found by time
@@ -211,7 +211,7 @@ def _stored(path: Path, key: str, start: int, count: int) -> Iterator[np.ndarray
 # --- headers ------------------------------------------------------------------------------------------------
 
 
-def _headers(recording: Recording, key: str, spans: list[Span]) -> list[Finding]:
+def _headers(recording: Recording, key: str, spans: list[Span], names: Sequence[str]) -> list[Finding]:
     """Rate, size and number of frames as every video file states them; nothing is decoded."""
     camera, fps = layout.camera_name(key), recording.fps
     size = cache._size(recording.cameras[key])
@@ -237,14 +237,16 @@ def _headers(recording: Recording, key: str, spans: list[Span]) -> list[Finding]
         if header["frames"] and header["frames"] < frames:
             what = f"camera {camera!r} has {header['frames']} frames, {frames} are needed"
             advice = "the recording was cut off; leave out the last episodes or copy the file again"
-            missing = [n for n, s in enumerate(spans) if s.path == path and s.first + s.length > header["frames"]]
+            missing = [
+                names[n] for n, s in enumerate(spans) if s.path == path and s.first + s.length > header["frames"]
+            ]
             evidence = {"frames": header["frames"], "needed": frames, "short_episodes": missing[:50]}
             findings += found("short-video", "error", where, what, advice, **evidence)
         elif header["frames"] > frames:
             what = f"camera {camera!r} has {header['frames'] - frames} frames that belong to no episode"
             evidence = {"frames": header["frames"], "needed": frames}
             findings += found("long-video", "warning", where, what, "check that nothing has shifted", **evidence)
-    return findings + list(_stretches(recording, key))
+    return findings + list(_stretches(recording, key, names))
 
 
 def _header(path: Path) -> dict[str, Any] | None:
@@ -253,30 +255,30 @@ def _header(path: Path) -> dict[str, Any] | None:
             stream = container.streams.video[0]
             rate = stream.average_rate
             facts = {"frames": stream.frames, "height": stream.height, "width": stream.width}
-            return facts | {"fps": float(rate)} if rate else None
     except (av.error.FFmpegError, OSError, IndexError):
         return None
+    return facts | {"fps": float(rate)} if rate else None
 
 
-def _stretches(recording: Recording, key: str) -> Iterator[Finding]:
+def _stretches(recording: Recording, key: str, names: Sequence[str]) -> Iterator[Finding]:
     """Do the times at which an episode begins and ends in its video span as many frames as it has?"""
     begin, end = f"videos/{key}/from_timestamp", f"videos/{key}/to_timestamp"
     wrong = []
     for number, row in enumerate(recording.rows):
-        if row.get(begin) is None or row.get(end) is None:
+        if row.get(begin) is None or row.get(end) is None or number in recording.damage.why:
             continue
         frames = (row[end] - row[begin]) * recording.fps
         if abs(frames - row["length"]) > 0.5:
             wrong.append(number)
     what = f"camera {layout.camera_name(key)!r}: the stretch of video is not as long as the episode"
     advice = "correct from_timestamp and to_timestamp in meta/episodes, or record again"
-    yield from found("video-span", "error", (f"{number}" for number in wrong), what, advice)
+    yield from found("video-span", "error", [names[number] for number in wrong], what, advice)
 
 
 # --- what was seen --------------------------------------------------------------------------------------------
 
 
-def examine_pictures(seen: Mapping[str, Seen], names: Mapping[int, str], recording: Recording) -> Iterator[Finding]:
+def examine_pictures(seen: Mapping[str, Seen], names: Sequence[str], recording: Recording) -> Iterator[Finding]:
     """Cameras that show nothing, stand still, repeat their pictures, or show what another one shows."""
     most = max(1, round(FROZEN_SECONDS * recording.fps))
     for camera, one in seen.items():

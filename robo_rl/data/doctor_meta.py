@@ -19,47 +19,11 @@ FEW_EPISODES = 5
 FLICKER_STEPS = 3  # nobody takes over for less
 TIMES_AS_LONG = 4.0  # as the median episode, or as short: an outlier
 EARLY_SECONDS = 2.0  # a success that is recorded for longer than this after it happened
-GENERIC = frozenset(
-    [
-        "task",
-        "the task",
-        "a task",
-        "do",
-        "do it",
-        "do the task",
-        "do task",
-        "perform the task",
-        "perform task",
-        "complete the task",
-        "finish the task",
-        "test",
-        "testing",
-        "demo",
-        "demonstration",
-        "default",
-        "untitled",
-        "unknown",
-        "todo",
-        "tbd",
-        "placeholder",
-        "instruction",
-        "task description",
-        "single task",
-        "my task",
-        "new task",
-        "dummy task",
-        "example task",
-        "record",
-        "recording",
-        "episode",
-        "xxx",
-        "foo",
-        "bar",
-        "asdf",
-        "n a",
-        "na",
-    ]
-)
+SPACES = str.maketrans(string.punctuation, " " * len(string.punctuation))
+_GENERIC = """task|the task|a task|do|do it|do the task|do task|perform the task|perform task|complete the task
+finish the task|test|testing|demo|demonstration|default|untitled|unknown|todo|tbd|placeholder|instruction
+task description|single task|my task|new task|dummy task|example task|record|recording|episode|xxx|foo|bar|n a|na"""
+GENERIC = frozenset(_GENERIC.replace("\n", "|").split("|"))
 
 
 def examine_meta(scan: Scan) -> Iterator[Finding]:
@@ -197,7 +161,7 @@ def _instructions(scan: Scan) -> Iterator[Finding]:
 
 def plain(text: str) -> str:
     """Without case, punctuation and superfluous white space."""
-    return " ".join(text.lower().translate(str.maketrans(dict.fromkeys(string.punctuation, " "))).split())
+    return " ".join(text.lower().translate(SPACES).split())
 
 
 def _texts(scan: Scan) -> Iterator[Finding]:

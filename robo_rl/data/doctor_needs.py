@@ -25,7 +25,7 @@ class Needs:
     state_dim: int | None = None
     action_dim: int | None = None
     action_range: tuple[float, float] | None = None
-    signed_gripper: bool = False  # the last action opens the gripper above 0 and closes it below
+    signed_gripper: bool = False  # the sign of the last action opens or closes the gripper
     stats: Stats | None = None  # normalisation
     modes: Mapping[str, str] = field(default_factory=dict)  # feature key -> kind of normalisation
 
@@ -63,15 +63,16 @@ def _cameras(scan: Scan, needs: Needs) -> Iterator[Finding]:
         has = present[camera]
         if size is None or tuple(size) == has:
             continue
-        evidence = {"needed": list(size), "dataset": list(has)}
+        sizes = {"needed": list(size), "dataset": list(has)}
         if needs.exact_size:
             what = f"camera {camera!r} has frames of {has[0]}x{has[1]}, {size[0]}x{size[1]} are needed"
-            yield from found("size-mismatch", "error", needs.who, what, "resize or crop the videos", **evidence)
+            yield from found("size-mismatch", "error", needs.who, what, "resize or crop the videos", **sizes)
+        elif abs(has[0] * size[1] / (has[1] * size[0]) - 1) > 0.1:
+            what = f"may stretch frames of camera {camera!r} from {has[0]}x{has[1]} to {size[0]}x{size[1]}"
+            yield from found("stretched-frames", "note", needs.who, what, "see whether it pads or stretches", **sizes)
         elif min(has) < min(size):
             what = f"enlarges frames of camera {camera!r} from {has[0]}x{has[1]} to {size[0]}x{size[1]}"
-            yield from found(
-                "small-frames", "note", needs.who, what, "record larger frames if details matter", **evidence
-            )
+            yield from found("small-frames", "note", needs.who, what, "record larger frames if details matter", **sizes)
 
 
 def _actions(scan: Scan, needs: Needs) -> Iterator[Finding]:
@@ -91,6 +92,6 @@ def _actions(scan: Scan, needs: Needs) -> Iterator[Finding]:
         number = gripper_numbers(scan)[-1]
         low = float(scan.action.low[number])
         if low >= -1e-6 and scan.action.span[number] > 0:
-            what = f"closes the gripper below 0, but action {number} is never less than {low:.3g}"
-            advice = "the data's gripper goes from 0 to 1 (or turned round): map it to -1 closed, 1 open"
+            what = f"moves the gripper by the sign of its command, but action {number} is never less than {low:.3g}"
+            advice = "the data's gripper goes from 0 to 1: map it to -1 and 1"
             yield from found("gripper-mismatch", "error", needs.who, what, advice, dimension=number, low=low)

@@ -214,8 +214,7 @@ def _numbers(rows: Rows, fps: float) -> EpisodeNumbers:
 
 def _controller(columns: dict[str, np.ndarray], steps: int) -> np.ndarray:
     ours, intervention = columns.get(layout.CONTROLLER), columns.get("intervention")
-    pair = (values[:, None] if values is not None else None for values in (ours, intervention))
-    return tables._controllers(*pair, steps + 1)[:steps]
+    return tables._controllers(ours, intervention, steps + 1)[:steps]
 
 
 def _first(flags: np.ndarray | None) -> int | None:
