@@ -110,8 +110,8 @@ def _actuated(numbers: Scan, facts: dict[str, Any]) -> list[Finding]:
         advice = "a judge can learn from it, a policy cannot"
         return [*found("no-actions", "note", "dataset", "there are no actions", advice)]
     motion = doctor_motion.study(numbers)
-    facts["actions"] = doctor_numbers.describe(numbers) | doctor_motion.describe(motion, numbers)
     grippers = doctor_numbers.gripper_numbers(numbers)
+    facts["actions"] = doctor_numbers.describe(numbers) | doctor_motion.describe(motion, numbers, grippers)
     return [
         *doctor_numbers.examine_numbers(numbers),
         *doctor_motion.examine_motion(motion, numbers, grippers),

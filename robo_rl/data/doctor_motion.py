@@ -38,9 +38,9 @@ class Motion:
     def known(self) -> np.ndarray:
         return np.flatnonzero([kind != "unknown" for kind in self.kind])
 
-    @property
-    def majority(self) -> str:
-        names = [kind for kind in self.kind if kind != "unknown"]
+    def majority(self, grippers: Sequence[int]) -> str:
+        """The kind of most actions. Grippers are often absolute where the arm is not: they count when alone."""
+        names = [self.kind[d] for d in self.known if d not in grippers] or [self.kind[d] for d in self.known]
         return max(sorted(set(names)), key=names.count) if names else "unknown"
 
 
@@ -135,11 +135,15 @@ def _slope(actions: Series, states: Series, number: int, partner: int) -> float:
     return both / sum(float(other[:, partner] @ other[:, partner]) for other in states)
 
 
-def describe(motion: Motion | None, scan: Scan) -> dict[str, Any]:
+def describe(motion: Motion | None, scan: Scan, grippers: Sequence[int]) -> dict[str, Any]:
     """Plain facts for the text and the JSON."""
     if motion is None:
         return {"kind": "unknown"}
-    facts: dict[str, Any] = {"kind": motion.majority, "kinds": motion.kind, "sampled_episodes": motion.episodes}
+    facts: dict[str, Any] = {
+        "kind": motion.majority(grippers),
+        "kinds": motion.kind,
+        "sampled_episodes": motion.episodes,
+    }
     if len(motion.known):
         steps = int(np.median(motion.lags[motion.known]))
         facts |= {"lag_steps": steps, "lag_seconds": steps / scan.recording.fps}
@@ -203,6 +207,8 @@ def _odd_episodes(motion: Motion, scan: Scan, grippers: Sequence[int]) -> Iterat
     """Episodes in which an axis is turned round, or whose actions are of the other kind."""
     flipped: dict[int, list[str]] = {}
     other: list[str] = []
+    usual = motion.majority(grippers)
+    steady = [d for d in motion.known if d not in grippers and motion.kind[d] == usual]
     for rows in scan.sample:
         if len(rows) < 12:
             continue
@@ -211,9 +217,8 @@ def _odd_episodes(motion: Motion, scan: Scan, grippers: Sequence[int]) -> Iterat
         for d in motion.known:
             if own[d] * np.sign(motion.strength[d]) < -0.5:
                 flipped.setdefault(int(d), []).append(scan.name(rows.number))
-        steady = [d for d in motion.known if d not in grippers]
         if steady:
-            as_all, as_other = (levels, deltas) if motion.majority == "absolute" else (deltas, levels)
+            as_all, as_other = (levels, deltas) if usual == "absolute" else (deltas, levels)
             if np.median(np.abs(as_other[steady])) > max(0.7, np.median(np.abs(as_all[steady])) + 0.2):
                 other.append(scan.name(rows.number))
     for d, names in flipped.items():
@@ -222,9 +227,9 @@ def _odd_episodes(motion: Motion, scan: Scan, grippers: Sequence[int]) -> Iterat
         advice = "turn its sign round, or leave these episodes out"
         yield from found(name, "error", names, what, advice, dimension=d, correlation=float(motion.strength[d]))
     kinds = {"absolute": "positions", "delta": "differences"}
-    what = f"the actions do not look like {kinds.get(motion.majority, '')}, as they do in the other episodes"
+    what = f"the actions do not look like {kinds.get(usual, '')}, as they do in the other episodes"
     advice = "two recorders, or two settings of one: convert these episodes or leave them out"
-    yield from found("mixed-action-kind", "error", other, what, advice, kind=motion.majority)
+    yield from found("mixed-action-kind", "error", other, what, advice, kind=usual)
 
 
 def _own(motion: Motion, action: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
