@@ -17,6 +17,7 @@ from robo_rl.data.doctor_scan import Scan
 
 LAG_SECONDS = 0.5
 KNOWN = 0.6  # correlation from which a dimension's kind counts as known
+SAME = 0.5  # deviations of a command: where the state comes closer than this at some lag, it is the state commanded
 LATE_SECONDS = 0.3
 FACTORS = {"degrees to radians": 180 / np.pi, "metres to millimetres": 1000.0, "metres to centimetres": 100.0}
 Series = list[np.ndarray]  # float64 (T, D) an episode
@@ -84,6 +85,11 @@ def study(scan: Scan) -> Motion | None:
     by_step = np.stack([correlation(steps, moves, int(k)) for k in lags])
     levels = _centred(actions, each=True), _centred([state[:-1] for state in states], each=True)
     by_level = max((correlation(*levels, k) for k in range(3)), key=lambda values: float(np.abs(values).max()))
+    spread = np.concatenate(actions).astype(np.float64).std(0)
+    gaps = np.stack([_gap(actions, states, int(k)) for k in lags]) / np.where(spread > 0, spread, 1.0)[:, None]
+    for d in np.flatnonzero((gaps.min(axis=(0, 2)) < SAME) & (spread > 0)):
+        at = int(gaps[:, d].min(axis=1).argmin())  # commands and states have one unit: no doubt what they are
+        by_level[d], by_delta[:, d] = correlation(*levels, int(lags[at]))[d], 0.0
     parts = [_dimension(d, by_delta, by_step, by_level, lags) for d in range(actions[0].shape[1])]
     kind, partner, strength, best, lead = zip(*parts, strict=True)
     slope = np.array(
@@ -101,6 +107,18 @@ def study(scan: Scan) -> Motion | None:
         slope=slope,
         episodes=len(sample),
     )
+
+
+def _gap(actions: Sequence[np.ndarray], states: Sequence[np.ndarray], lag: int) -> np.ndarray:
+    """Root mean square of action[t] - state[t + lag]: (A, S)."""
+    total, count = np.zeros((actions[0].shape[1], states[0].shape[1])), 0
+    for action, state in zip(actions, states, strict=True):
+        early = action[max(0, -lag) : len(state) - max(0, lag)].astype(np.float64)
+        late = state[max(0, lag) :][: len(early)].astype(np.float64)
+        early = early[: len(late)]
+        total += (early**2).sum(0)[:, None] + (late**2).sum(0) - 2 * early.T @ late
+        count += len(early)
+    return np.sqrt(np.maximum(total, 0.0) / max(count, 1))
 
 
 def _dimension(
