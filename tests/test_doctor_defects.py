@@ -121,6 +121,11 @@ NUMBERS: dict[str, tuple[Callable[[Episodes], Episodes], str, str]] = {
         "dataset",
     ),
     "near-constant": (each(nearly_constant), "warning", "dataset"),
+    "constant-state": (
+        each(lambda one: replace(one, state=np.column_stack([one.state, np.ones(len(one.state), np.float32)]))),
+        "note",
+        "dataset",
+    ),
     "action-outlier": (only(1, lambda one: {"actions": put(one.actions, (3, 0), 7.0)}), "warning", "episode e1"),
     "far-value": (only(1, lambda one: {"state": put(one.state, (9, 1), 400.0)}), "warning", "episode e1"),
     "mixed-units": (only(1, in_degrees), "error", "episode e1"),

@@ -75,6 +75,11 @@ def test_a_policy_that_fits(saved, tmp_path, mode, capsys):
         ({"inputs": {"observation.images.side": picture(SIZE)}}, "missing-camera", "error"),
         ({"inputs": {"observation.images.front": picture(64)}}, "size-mismatch", "error"),
         ({"kind": "act", "inputs": {"observation.images.front": picture(64)}}, "small-frames", "note"),
+        (
+            {"kind": "act", "inputs": {"observation.images.front": {"type": "VISUAL", "shape": [3, 32, 48]}}},
+            "stretched-frames",
+            "note",
+        ),
         ({"inputs": {"observation.state": {"type": "STATE", "shape": [7]}}}, "dim-mismatch", "error"),
         ({"output_features": {"action": {"type": "ACTION", "shape": [7]}}}, "dim-mismatch", "error"),
         # (0 - 0.9) / 0.58 = 1.6 deviations; 0.58 / 0.01 = 58 times as wide

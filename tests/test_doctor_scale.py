@@ -3,29 +3,34 @@
 import json
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from doctor_sample import sound
 
-from robo_rl.data import layout
+from robo_rl.data import doctor_frames, layout, write_episodes
 from robo_rl.data.doctor import diagnose
 
 WIDTH, LENGTH = 14, 400  # numbers of action and of state; rows an episode
 
 RUN = """
-import json, resource, sys, time
+import json, sys, time
 from robo_rl.data.doctor import diagnose
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-started = time.process_time()
+
+def peak():  # in MB; getrusage would tell of the parent
+    line = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+base, started = peak(), time.process_time()
 found = diagnose(sys.argv[1])
 seconds = time.process_time() - started
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 names = [finding.name for finding in found.findings if finding.severity != "note"]
-print(json.dumps({"mb": (peak - base) / 1024, "seconds": seconds, "names": names, "frames": found.facts["frames"]}))
+frames = found.facts["frames"]
+print(json.dumps({"mb": peak() - base, "seconds": seconds, "names": names, "frames": frames}))
 """
 
 
@@ -91,15 +96,37 @@ def examined(root: Path) -> dict:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("one_group", [False, True], ids=["groups", "one group"])
 def test_memory_does_not_grow_with_the_rows(tmp_path, one_group):
-    """20,000 and 200,000 rows: 28 numbers of 4 bytes are 2 and 22 MB, several times that while arrow unpacks them."""
-    small = examined(write(tmp_path / "small", 50, one_group=one_group))
-    large = examined(write(tmp_path / "large", 500, one_group=one_group))
-    assert (small["frames"], large["frames"]) == (20_000, 200_000)
-    assert set(large["names"]) == {"no-stats"}
-    # what is kept is bounded: the sample of 1M numbers (with its copies as doubles) and 50,000 rows for quantiles;
-    # one more copy of all rows would cost 22 MB, and arrow's reading of a whole file a multiple of it
+    """80,000 rows fill what is kept at most (1M numbers of whole episodes, 50,000 rows for quantiles)."""
+    small = examined(write(tmp_path / "small", 200, one_group=one_group))
+    large = examined(write(tmp_path / "large", 800, one_group=one_group))
+    assert (small["frames"], large["frames"]) == (80_000, 320_000)
+    assert small["names"] == large["names"] == ["no-stats"]
+    # 240,000 more rows of 28 floats and 4 integers are 35 MB; measured growth 1 to 6 MB of 130
+    assert large["mb"] < small["mb"] + 20, (small, large)
     assert large["mb"] < 250, large
-    # measured 3 s on one idle core; processor time, so that a busy machine does not count
+    # measured 2 s on one core; processor time, so that a busy machine hardly counts
     assert large["seconds"] < 30, large
+
+
+def test_a_long_video_is_sampled(tmp_path, monkeypatch):
+    """50 episodes of 61 frames, 320 of which may be decoded."""
+    write_episodes(tmp_path / "data", (sound(n, 60, pictures=True) for n in range(50)))
+    decoded = []
+
+    def counted(path: Path, start: int, fps: float) -> Iterator[np.ndarray]:
+        for image in read(path, start, fps):
+            decoded.append(start)
+            yield image
+
+    read = doctor_frames.read_frames
+    monkeypatch.setattr(doctor_frames, "read_frames", counted)
+    found = diagnose(tmp_path / "data", frames=320)
+    assert found.findings == []
+    # 10 stretches of 32 frames, of two cameras
+    assert found.facts["frames_decoded"] == 320
+    assert len(decoded) == 640
+    assert len(set(decoded)) == 10
+    assert np.ptp([start // 61 for start in set(decoded)]) == 49  # from the first episode to the last

@@ -189,7 +189,7 @@ def _stored(path: Path, key: str, start: int, count: int) -> Iterator[np.ndarray
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+        with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
             ends = np.cumsum(sizes)
             groups = [g for g in range(len(sizes)) if ends[g] > start and ends[g] - sizes[g] < start + count]

@@ -11,6 +11,7 @@ from robo_rl.data.doctor_finding import Finding, found
 from robo_rl.data.doctor_scan import Moments, Scan
 
 FAR = 5.0  # ranges from the 1 % to the 99 % quantile that a value may lie outside of them
+TIMES_USUAL = 3.0  # the 99 % quantile: actions in [-1, 1] that reach further are outliers
 FACTORS = {180 / np.pi: "degrees among radians", 1000.0: "millimetres among metres"}
 GRIPPER_WORDS = ("grip", "finger", "jaw", "claw")
 
@@ -113,7 +114,10 @@ def _range(scan: Scan) -> Iterator[Finding]:
     beyond = {number: scan.episodes[number].beyond for number in scan.good if scan.episodes[number].beyond}
     share = sum(beyond.values()) / max(total, 1)
     most = float(np.abs(np.concatenate([scan.action.low, scan.action.high])).max(initial=0.0))
-    if 0 < share < 0.05:
+    usual = np.quantile(np.abs(scan.action.sample), 0.99, axis=0)
+    # joint angles in radians pass 1 as well, but not by a jump
+    jumps = np.maximum(np.abs(scan.action.low), np.abs(scan.action.high)) > TIMES_USUAL * np.maximum(usual, 0.1)
+    if 0 < share < 0.05 and jumps.any():
         what = f"actions reach {most:.3g}, though nearly all lie in [-1, 1]"
         advice = "look for outliers and wrong units"
         yield from found("action-outlier", "warning", map(scan.name, beyond), what, advice, share=share)

@@ -214,7 +214,8 @@ class Reader:
 
 
 def _batches(path: Path) -> Iterator[dict[str, np.ndarray]]:
-    with pq.ParquetFile(path, buffer_size=1 << 20) as file:
+    # with `pre_buffer` all that was read stays in memory until the file is closed
+    with pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         present = file.schema_arrow.names
         for key in NEEDED:
             if key not in present:
