@@ -1,7 +1,9 @@
 """How good a judge is, each number in one function with its definition (METHODS 8).
 
-Undefined is NaN with a reason, never 0. Intervals redraw whole episodes, because the frames of one episode are not
-independent. AUROC, Brier score and the interval of a mean are in `robo_rl.statistics`.
+Every function says its ties rule and where it is undefined: NaN with a reason, never 0. Intervals redraw whole
+episodes, because the frames of one episode are not independent. AUROC, Brier score, Pearson's r and the interval of a
+mean are in `robo_rl.statistics`; what is taken task by task in `task_metrics`, the 1-5 scale in `rating_metrics`,
+calibration in `recalibrate`.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from sklearn.metrics import f1_score
 
 from reward_models.heads import PROGRESSIVE, REGRESSIVE, STAGNANT
 from robo_rl.errors import DataError
-from robo_rl.statistics import Estimate, auroc
+from robo_rl.statistics import Estimate, auroc, pearson
 from robo_rl.types import RewardSignal, Trajectory
 
 Frame = Literal["last", "max", "middle"]
+Ties = Literal["wrong", "half"]
 
 
 def voc(progress: np.ndarray) -> Estimate:
@@ -58,14 +61,25 @@ def mean_defined(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def kendall_tau_outcome(scores: np.ndarray, labels: np.ndarray) -> Estimate:
-    """tau_a of successes against failures (eVTA0): (C - D) / (n_s n_f), a tie counts 0. Equal to 2 AUROC - 1."""
+    """tau_a of successes against failures (eVTA0): (C - D) / (n_s n_f), a tie counts 0. Equal to 2 AUROC - 1.
+
+    Undefined without both outcomes. Over several tasks eVTA0 averages it: `task_metrics.kendall_tau_outcome_macro`.
+    """
     scores, success = _finite(scores, "score"), _outcomes(labels)
     positives, negatives = scores[success], scores[~success]
     if not len(positives) or not len(negatives):
         reason = f"{len(positives)} successes and {len(negatives)} failures"
         return Estimate(value=math.nan, count=len(scores), reason=reason)
-    sign = np.sign(positives[:, None] - negatives[None, :])
-    return Estimate(value=float(sign.mean()), count=len(scores))
+    above, below = pair_order(positives, negatives)
+    return Estimate(value=(above - below) / (len(positives) * len(negatives)), count=len(scores))
+
+
+def pair_order(better: np.ndarray, worse: np.ndarray) -> tuple[int, int]:
+    """Of all pairs of (n,) and (m,): how many have the better one above, and how many below. The rest are ties."""
+    ordered = np.sort(worse)
+    above = int(np.searchsorted(ordered, better, side="left").sum())
+    not_below = int(np.searchsorted(ordered, better, side="right").sum())
+    return above, len(better) * len(worse) - not_below
 
 
 def kendall_tau_ranking(scores: np.ndarray, quality: np.ndarray) -> Estimate:
@@ -137,30 +151,74 @@ def tri_state_f1(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
 
 
 def progress_mse(progress: np.ndarray, true_progress: np.ndarray) -> Estimate:
-    """Mean squared error against the simulator's progress (ARM): (n,), (n,)."""
-    a, b = _finite(progress, "progress"), _finite(true_progress, "true progress")
-    if a.shape != b.shape:
-        raise DataError(f"progress and true progress must be alike, got {a.shape} and {b.shape}")
+    """Mean squared error against the simulator's progress (ARM): (n,), (n,). Undefined without frames."""
+    a, b = _alike(progress, true_progress)
     if not len(a):
         return Estimate(value=math.nan, reason="no frames")
     return Estimate(value=float(np.square(a - b).mean()), count=len(a))
 
 
+def progress_pearson(progress: np.ndarray, true_progress: np.ndarray) -> Estimate:
+    """Pearson's r of one video's progress with the true progress: (n,), (n,).
+
+    Robometer calls this VOC; it is not the Spearman of `voc`. Undefined where either is constant.
+    """
+    a, b = _alike(progress, true_progress)
+    for values, which in ((a, "prediction"), (b, "true progress")):
+        if len(values) < 2 or np.ptp(values) == 0:
+            reason = "fewer than two frames" if len(values) < 2 else f"constant {which}"
+            return Estimate(value=math.nan, count=len(values), reason=reason)
+    return pearson(a, b)
+
+
+def terminal_mse(scores: np.ndarray, targets: np.ndarray) -> Estimate:
+    """Mean squared error of the last frame's score against a soft target in [0, 1] (eVTA0): (episodes,), (episodes,).
+
+    A soft target is how far the episode got, or how often one like it succeeds. Against outcomes of 0 and 1 it is the
+    Brier score, which `robo_rl.statistics.brier` gives. Undefined without episodes.
+    """
+    a, b = _alike(scores, targets)
+    bad = np.flatnonzero((b < 0) | (b > 1))
+    if len(bad):
+        raise DataError(f"a soft target must lie in [0, 1]; number {bad[0]} is {b[bad[0]]}")
+    if not len(a):
+        return Estimate(value=math.nan, reason="no episodes with a target")
+    return Estimate(value=float(np.square(a - b).mean()), count=len(a))
+
+
+def _alike(progress: np.ndarray, true_progress: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    a, b = _finite(progress, "progress"), _finite(true_progress, "true progress")
+    if a.shape != b.shape:
+        raise DataError(f"progress and true progress must be alike, got {a.shape} and {b.shape}")
+    return a, b
+
+
 def success_failure_gap(scores: np.ndarray, labels: np.ndarray) -> Estimate:
-    """Mean score of successes minus mean score of failures: (n,), (n,)."""
+    """Mean score of successes minus mean score of failures: (n,), (n,). Undefined without both outcomes."""
     scores, success = _finite(scores, "score"), _outcomes(labels)
     if success.all() or not success.any():
         return Estimate(value=math.nan, count=len(scores), reason="only one outcome")
     return Estimate(value=float(scores[success].mean() - scores[~success].mean()), count=len(scores))
 
 
-def preference_accuracy(scores: np.ndarray, labels: np.ndarray) -> Estimate:
-    """Share of success-failure pairs in the right order; a tie is wrong (as Robometer counts from progress)."""
+def preference_accuracy(scores: np.ndarray, labels: np.ndarray, *, ties: Ties = "wrong") -> Estimate:
+    """Share of success-failure pairs in the right order; undefined without both outcomes.
+
+    A tie is wrong (as Robometer counts from progress) or, with `ties="half"`, half right: then it is the AUROC.
+    """
     scores, success = _finite(scores, "score"), _outcomes(labels)
     if success.all() or not success.any():
         return Estimate(value=math.nan, count=len(scores), reason="only one outcome")
-    right = scores[success][:, None] > scores[~success][None, :]
-    return Estimate(value=float(right.mean()), count=len(scores))
+    above, below = pair_order(scores[success], scores[~success])
+    pairs = int(success.sum()) * int((~success).sum())
+    return Estimate(value=(above + tie_share(ties) * (pairs - above - below)) / pairs, count=len(scores))
+
+
+def tie_share(ties: Ties) -> float:
+    """How right a tie is. Raises DataError for a rule that is none."""
+    if ties not in ("wrong", "half"):
+        raise DataError(f"ties must be 'wrong' or 'half', got {ties!r}")
+    return 0.5 if ties == "half" else 0.0
 
 
 def final_scores(signals: Sequence[RewardSignal], frame: Frame = "last") -> np.ndarray:
@@ -194,19 +252,32 @@ def bootstrap(
     episodes: int,
     *,
     rng: np.random.Generator,
+    clusters: np.ndarray | None = None,
     resamples: int = 1000,
     confidence: float = 0.95,
 ) -> Estimate:
     """Percentile interval of any statistic of episodes: `statistic` gets the numbers of redrawn episodes.
 
-    Draws for which it is undefined are left out.
+    `clusters` (episodes,) says which belong together, such as one video under several instructions: whole clusters
+    are redrawn, and `count` is their number. Draws for which the statistic is undefined are left out.
     """
-    draws = np.array([statistic(rng.integers(episodes, size=episodes)) for _ in range(resamples)])
+    groups = _members(np.arange(episodes) if clusters is None else np.asarray(clusters))
+    count = len(groups)
+    if count < 2:
+        return Estimate(value=value, count=count, reason="too few episodes for an interval")
+    drawn = (rng.integers(count, size=count) for _ in range(resamples))
+    rows = (d if clusters is None else np.concatenate([groups[g] for g in d]) for d in drawn)
+    draws = np.array([statistic(row) for row in rows])
     draws = draws[np.isfinite(draws)]
-    if not len(draws) or episodes < 2:
-        return Estimate(value=value, count=episodes, reason="too few episodes for an interval")
+    if not len(draws):
+        return Estimate(value=value, count=count, reason="too few episodes for an interval")
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(value=value, low=float(low), high=float(high), count=episodes)
+    return Estimate(value=value, low=float(low), high=float(high), count=count)
+
+
+def _members(clusters: np.ndarray) -> list[np.ndarray]:
+    _, member = np.unique(clusters, return_inverse=True)
+    return np.split(np.argsort(member, kind="stable"), np.cumsum(np.bincount(member))[:-1]) if len(member) else []
 
 
 def _finite(values: np.ndarray, name: str) -> np.ndarray:
