@@ -183,6 +183,13 @@ def test_a_defect_in_the_numbers_is_found(tmp_path, name):
     json.dumps(found.to_json())
 
 
+def test_tasks_may_use_the_gripper_differently(tmp_path):
+    # "lift" opens and closes, "push" goes from 0 to 1: no mistake, as all episodes of a task agree
+    episodes = [replace(one, **mixed_gripper(one)) if one.task == "push" else one for one in dataset()]
+    write_episodes(tmp_path / "data", episodes)
+    assert wrong(diagnose(tmp_path / "data").findings) == set()
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
 
 

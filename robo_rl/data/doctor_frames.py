@@ -286,6 +286,7 @@ def examine_pictures(seen: Mapping[str, Seen], names: Sequence[str], recording: 
         frozen = [n for n, watch in one.watches.items() if watch.frozen and not watch.is_blank]
         advice = "check the cable and the recorder"
         yield from found("blank-camera", "error", blank, f"camera {camera!r} shows one colour only", advice)
+        advice += ", or whether the robot had left the picture"
         what = f"camera {camera!r} shows the same picture for over {most} steps while the robot moves"
         stills = {names[number]: one.watches[number].frozen for number in frozen[:50]}
         yield from found("frozen-camera", "error", [names[n] for n in frozen], what, advice, stills=stills)

@@ -234,20 +234,26 @@ def _gripper_range(scan: Scan, number: int, said: str, *, named: bool) -> Iterat
         advice = "where more is more open, as in this project's worlds (> 0 opens); check range and sign"
         severity = "warning" if named else "note"
         yield from found("one-sided-gripper", severity, "dataset", what, advice, **evidence)
-    signed, unsigned = [], []
-    for episode in scan.good:
-        one = scan.episodes[episode]
-        ends = float(one.action_low[number]), float(one.action_high[number])
-        if ends[1] - ends[0] < 0.5 or ends[1] > 1 + 1e-6:
-            continue
-        if ends[0] <= -0.5:
-            signed.append(scan.name(episode))
-        elif abs(ends[0]) <= 0.02:
-            unsigned.append(scan.name(episode))
     few_levels = len(np.unique(np.round(scan.action.sample[:, number], 3))) <= 4
-    if signed and unsigned and (named or few_levels):
-        fewer, here, there = (
-            (signed, "-1 to 1", "0 to 1") if len(signed) <= len(unsigned) else (unsigned, "0 to 1", "-1 to 1")
-        )
-        what = f"{said} goes from {here} here and from {there} elsewhere"
-        yield from found("mixed-gripper", "error", fewer, what, "bring all episodes to one convention", **evidence)
+    if named or few_levels:
+        yield from _conventions(scan, number, said)
+
+
+def _conventions(scan: Scan, number: int, said: str) -> Iterator[Finding]:
+    """Episodes of one task whose gripper goes from 0 to 1 among others where it goes from -1 to 1.
+
+    Between tasks nothing is compared: what closes in one may stay still, at 0, in another.
+    """
+    groups: dict[str, tuple[list[str], list[str]]] = {}
+    for episode in scan.good:
+        one, facts = scan.episodes[episode], scan.facts[episode]
+        low, high = float(one.action_low[number]), float(one.action_high[number])
+        if 0.5 <= high <= 1 + 1e-6 and (low <= -0.5 or abs(low) <= 0.02):
+            groups.setdefault(facts.task or facts.instruction, ([], []))[low > -0.5].append(facts.episode_id)
+    for task, (signed, unsigned) in groups.items():
+        if signed and unsigned:
+            words = "-1 to 1", "0 to 1"
+            fewer, (here, there) = (signed, words) if len(signed) <= len(unsigned) else (unsigned, words[::-1])
+            what = f"{said} goes from {here} here and from {there} elsewhere"
+            evidence = {"dimension": number, "task": task}
+            yield from found("mixed-gripper", "error", fewer, what, "bring all to one convention", **evidence)
